@@ -125,7 +125,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         if training.runtime == "sim":
             return SimRuntime(cluster, recipe.cost, goes_on=on_death == "go-on")
         if place is not None and not place.alone:
-            return MultiHostRuntime(cluster, place, make_terms(recipe, strategy))
+            return MultiHostRuntime(cluster, place, make_terms(recipe, strategy), exp)
         trace = exp / TRACE if training.record and exp else None
         return ProcsRuntime(cluster, training.patience_seconds, trace=trace, deaths=Deaths(learners_deaths(on_death)))
 

@@ -23,6 +23,7 @@ from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, ClusterState, Glance, SegmentPlan, Straggler
+from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
@@ -81,6 +82,7 @@ def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
     name = "bmuf period=2 quorum=2 grace=0 guard=3 nesterov=true"
     made = cluster(name, 3, Quadratic(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
     recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
+    assert recorded.vectors.pop(LEARNT).any(), "spans in seconds, which a replay has not"
     assert_same(again(made, tmp_path), recorded)
     kinds = [event.kind for rank in range(3) for event in read_events(tmp_path, rank)]
     assert kinds.count(Kind.MET) == kinds.count(Kind.COME) > 12

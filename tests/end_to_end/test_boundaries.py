@@ -14,8 +14,8 @@ from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 
 @pytest.mark.skipif(importlib.util.find_spec("espeakng_loader") is None, reason="needs the extra roundelay[demo]")
 def test_the_median_error_is_at_most_20_ms(tmp_path: Path) -> None:
-    """A third of the demo corpus; no time is seen in training."""
-    corpus = prepare_demo(tmp_path / "data", Silent(), size=DemoSize(train=240, dev=40, test=40))
+    """A sixth of the demo corpus; no time is seen in training."""
+    corpus = prepare_demo(tmp_path / "data", Silent(), size=DemoSize(train=120, dev=20, test=20))
     store = corpus.features()
     train_alignments(corpus, store, AlignConfig(tied_states=200), tmp_path / "ali", Silent())
     alignment, times = Alignment.load(tmp_path / "ali"), tmp_path / "data" / PHONE_TIMES

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from roundelay.acoustic import _on_death
 from roundelay.checkpoint import latest, load_checkpoint
 from roundelay.core.configure import read_yaml
+from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Silent
@@ -33,10 +34,12 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import claim_directory
 from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
+from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.training import train
 from support.clusters import MANY, MINIBATCH, make_strategy
+from support.fatal import Fatal
 from support.runs import comparable, job
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
@@ -256,6 +259,27 @@ def test_after_deaths_a_synchronous_run_goes_on_from_the_last_checkpoint(
     run(job("ssgd", SHORT, schedule=THREE), tmp_path / "whole")
     ends = [load_file(tmp_path / exp / "model.safetensors")["x"] for exp in ("whole", "exp")]
     torch.testing.assert_close(*ends)
+
+
+def test_synchronous_learners_that_are_left_train_the_run_to_its_end(tmp_path: Path) -> None:
+    """The dead one's part of the rounds after its death is missing from that epoch, and from no other."""
+    task = Fatal(SHORT, 5 * 3 + 1, spared=os.getpid())
+    made = replace(
+        job("ssgd", task, schedule=THREE),
+        make_runtime=lambda cluster: ProcsRuntime(cluster, threads=1, deaths=Deaths("go-on")),
+        after_death="go-on",
+    )
+    results = run(made, tmp_path / "exp")
+    events = read_events(tmp_path / "exp" / "events.jsonl")
+    assert results is not None
+    assert [(one.rank, one.replaced, one.frames_lost) for one in of_kind(events, LearnerLost)] == [(1, False, 0)]
+    trained = [sum(one.learner_frames) for one in of_kind(events, Segment)]
+    plan = EpochPlan(0, SHORT.examples, MINIBATCH, 3, 1)
+    assert trained == [SHORT.examples - plan.examples_of([1], 5, 12), SHORT.examples, SHORT.examples]
+    assert results.frames_seen == sum(trained)
+    path = latest(tmp_path / "exp" / "checkpoints")
+    assert path is not None
+    assert len(load_checkpoint(path).state.vectors["row"]) == 3
 
 
 def test_a_replacement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,8 +52,20 @@ def preempt(slurm: Slurm, job: int) -> None:
     """Another job takes the nodes, and gives them back; until the first has come to its end."""
     urgent = slurm.submit("--partition=high", "--cpus-per-task=4", "--wrap", "true")
     slurm.until(lambda: slurm.state(urgent) == "COMPLETED", "the job of higher priority has run")
-    slurm.until(lambda: slurm.state(job) == "PENDING", "the first is queued again")
-    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now")  # Slurm lets two minutes pass
+    go_on(slurm, job)
+
+
+def run_out_of_time(slurm: Slurm, job: int) -> None:
+    """The signal comes that submitit has asked for before the limit; until the job has come to its end."""
+    slurm.ask("scancel", "--signal=USR2", f"{job}")
+    go_on(slurm, job)
+
+
+def go_on(slurm: Slurm, job: int) -> None:
+    """Slurm starts it again, and it comes to its end."""
+    slurm.until(lambda: slurm.state(job) == "PENDING", "it is queued again")
+    # Slurm lets two minutes pass; in the second in which it killed the job it would take this one for that.
+    slurm.ask("scontrol", "update", f"jobid={job}", "StartTime=now+5")
     slurm.until(lambda: slurm.state(job) == "COMPLETED", "it comes to its end")
 
 
@@ -83,9 +95,10 @@ def test_a_preempted_training_goes_on(slurm: Slurm) -> None:
 
 
 @pytest.mark.skipif(find_spec("submitit") is None, reason="needs submitit (pip install 'roundelay[slurm]')")
-def test_a_preempted_training_that_submitit_submitted_goes_on(slurm: Slurm) -> None:
+@pytest.mark.parametrize("why", ["preempted", "out-of-time"])
+def test_a_training_that_submitit_submitted_goes_on(slurm: Slurm, why: str) -> None:
     """It is queued again as the script's are; whoever submitted it waits, and ends with its status."""
-    folder, logs = slurm.folder / "submitted", slurm.folder / "logs"
+    folder, logs = slurm.folder / why, slurm.folder / why / "logs"
     folder.mkdir()
     prepare_beeps(folder, schedule={"learning_rate": 0.02, "max_epochs": 3})
     slow = ("--straggler", "0:+0.2", "--straggler", "1:+0.2")
@@ -103,7 +116,10 @@ def test_a_preempted_training_that_submitit_submitted_goes_on(slurm: Slurm) -> N
             found = re.match(r"job (\d+);", submitter.stdout.readline())
             assert found is not None
             slurm.until(lambda: any((folder / "exp").glob("checkpoints/*")), "it trains")
-            preempt(slurm, int(found[1]))
+            if why == "preempted":
+                preempt(slurm, int(found[1]))
+            else:
+                run_out_of_time(slurm, int(found[1]))
             assert submitter.wait(TOO_LONG) == 0
         finally:
             submitter.kill()

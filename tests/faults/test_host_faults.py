@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ SLOW = ("--straggler", "0:+0.03", "--straggler", "1:+0.03")
 """So that an epoch takes seconds."""
 LEANING = ("--straggler", "0:+1.0", "--straggler", "1:+0.03")
 """The same, but minutes without the second host."""
+on = partial(HostTraining, preloaded=True)
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +57,12 @@ def good(prepared: Path) -> float:
 
 
 def learners_of(hosts: Hosts, host: int) -> list[int]:
-    """The processes of a host's learners, oldest first: children of its fork server."""
+    """The processes of a host's learners, oldest first: children of its fork server, which is a child of its first."""
     parents = {}
     for process in hosts.processes(host):
         with suppress(OSError):
-            command = Path(f"/proc/{process}/cmdline").read_bytes()
-            parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1]
-            if b"forkserver" in command:
-                parents[process] = int(parent)
-    return sorted(process for process, parent in parents.items() if parent in parents)
+            parents[process] = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    return sorted(process for process, parent in parents.items() if parents.get(parent) in parents)
 
 
 @contextmanager
@@ -92,7 +91,7 @@ def check(training: HostTraining, good: float | None, learners: int = 2) -> list
 
 def test_a_host_that_is_killed_and_comes_back(prepared: Path, good: float) -> None:
     with Hosts(2) as hosts:
-        training = HostTraining(hosts, prepared, "killed", options=[*ASYNCHRONOUS, *LEANING])
+        training = on(hosts, prepared, "killed", options=[*ASYNCHRONOUS, *LEANING])
         training.start()
         training.begun()
         hosts.crash(1)
@@ -111,7 +110,7 @@ def test_a_host_that_is_killed_and_comes_back(prepared: Path, good: float) -> No
 def test_a_link_that_is_cut_for_a_moment_and_then_for_longer(prepared: Path, good: float) -> None:
     patience = ["training.host_patience=5"]
     with Hosts(2) as hosts:
-        training = HostTraining(hosts, prepared, "cut", options=[*ASYNCHRONOUS, *LEANING, *patience])
+        training = on(hosts, prepared, "cut", options=[*ASYNCHRONOUS, *LEANING, *patience])
         training.start()
         training.begun()
         hosts.cut(1)
@@ -148,7 +147,7 @@ except LinkError as error:
 def test_a_slow_link_and_strangers_at_the_door(prepared: Path, good: float) -> None:
     with Hosts(3, delays={1: 0.01}) as hosts:
         hosts.rate("8mbit", 0, 1)
-        training = HostTraining(hosts, prepared, "slow", options=[*ASYNCHRONOUS, *SLOW])
+        training = on(hosts, prepared, "slow", options=[*ASYNCHRONOUS, *SLOW])
         training.start()
         training.begun()
         environment = {**os.environ, **training.environment(0)}
@@ -170,7 +169,7 @@ def test_one_learner_ten_times_slower_and_one_that_stops_for_a_while(prepared: P
         word for rank, seconds in enumerate((0.02, 0.02, 0.02, 0.2)) for word in ("--straggler", f"{rank}:+{seconds}")
     ]
     with Hosts(2) as hosts:
-        training = HostTraining(hosts, prepared, "stopped", learners=2, options=[*ASYNCHRONOUS, *slow])
+        training = on(hosts, prepared, "stopped", learners=2, options=[*ASYNCHRONOUS, *slow])
         training.start()
         before = training.begun().epoch_frames
         with stopped(learners_of(hosts, 1)[0]):
@@ -191,7 +190,7 @@ def test_a_full_disk_is_waited_for_and_room_lets_the_run_go_on(prepared: Path) -
             hosts.small_disk(1, prepared / "nothing", "4k")
         except NoNamespaces as error:
             pytest.skip(str(error))
-        training = HostTraining(hosts, prepared, "full", options=ASYNCHRONOUS)
+        training = on(hosts, prepared, "full", options=ASYNCHRONOUS)
         training.start(0)
         training.start(1, environment={"TMPDIR": str(prepared / "nothing")})
         until(lambda: "the disk is full" in training.said(0).read_text(), TOO_LONG)
@@ -207,7 +206,7 @@ def test_a_full_disk_is_waited_for_and_room_lets_the_run_go_on(prepared: Path) -
 
 def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared: Path) -> None:
     with Hosts(2) as hosts:
-        training = HostTraining(hosts, prepared, "synchronous", options=["--strategy", "ssgd", *SLOW])
+        training = on(hosts, prepared, "synchronous", options=["--strategy", "ssgd", *SLOW])
         training.start()
         training.begun()
         hosts.crash(1)
@@ -225,9 +224,26 @@ def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared:
     assert results(prepared / "synchronous").epochs == EPOCHS
 
 
+def test_when_the_first_host_is_killed_the_next_leads_from_the_last_checkpoint(prepared: Path) -> None:
+    """And the third follows it; nothing but what came after the checkpoint is trained again."""
+    with Hosts(3) as hosts:
+        options = ["--strategy", "bsp", *SLOW, "schedule.max_epochs=2", "training.host_patience=2"]
+        training = HostTraining(hosts, prepared, "led", options=options, number=3)
+        training.start(environment={"ROUNDELAY_PEERS": ",".join(map(hosts.address, range(3)))})
+        until((prepared / "led" / "checkpoints" / "epoch-0001.json").exists, TOO_LONG)
+        hosts.crash(0)
+        assert [training.end(host) for host in (1, 2)] == [0, 0], training.words()
+        events = training.events()
+    assert [(changed.before, changed.after) for changed in of_kind(events, LearnersChanged)] == [(3, 2)]
+    segments = of_kind(events, Segment)
+    assert [(one.epoch, len(one.learner_frames)) for one in segments] == [(0, 3), (1, 2)]
+    assert len({sum(one.learner_frames) for one in segments}) == 1, "all frames, in each epoch"
+    assert results(prepared / "led").epochs == 2
+
+
 def test_by_torchrun(prepared: Path) -> None:
     with Hosts(2) as hosts:
-        training = HostTraining(hosts, prepared, "torchrun", learners=2, options=["--strategy", "hadpsgd"])
+        training = on(hosts, prepared, "torchrun", learners=2, options=["--strategy", "hadpsgd"])
         processes = []
         for host in range(2):
             launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2"]

@@ -40,7 +40,7 @@ class Story:
 def nothing() -> None: ...
 
 
-@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1", "bsp period=3 quorum=3"])
+@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1"])
 def test_every_frame_is_trained_once(name: str) -> None:
     hosts = Hosts(name, (2, 1), slow=0.002)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

@@ -18,6 +18,7 @@ from support.session_hosts import place, request
 
 LEARNERS = 4
 CODED = (
+    "divshare fragments=1",
     "diloco period=3 codec=int8",
     "diloco period=3 codec=int8 local_momentum=average",
     "sparseloco period=3 local_momentum=average",
@@ -50,8 +51,9 @@ def serves(effect: Effect[Any], begun: bool = False) -> set[str]:
             return {"wire", "means"}
         case Mean() if len(effect.group) == LEARNERS and effect.codec.exact:
             return {"means"}
-        case Exchange() if not (effect.private or effect.theirs) and effect.since is None and effect.fragment == WHOLE:
-            return {"wire", "fragments"} | ({"exchange_share"} if begun else set())
+        case Exchange():
+            plain = not (effect.private or effect.theirs) and effect.since is None and effect.fragment == WHOLE
+            return ({"wire", "fragments"} if plain else set()) | ({"exchange_share"} if begun else set())
     return set()
 
 
@@ -83,7 +85,7 @@ def test_an_option_without_effect_is_refused_and_no_other(name: str) -> None:
 
 
 def test_whoever_is_refused_is_told_where_the_option_has_an_effect() -> None:
-    with pytest.raises(UserError, match=r"\(adpsgd, hadpsgd\)"):
+    with pytest.raises(UserError, match=r"\(adpsgd, hadpsgd, a2cid2, divshare\)"):
         check_options(make_strategy("bsp"), SessionHostOptions(exchange_share=1.0))
     with pytest.raises(UserError, match=r"\(ssgd, easgd, adpsgd, hadpsgd\)"):
         check_options(make_strategy("asgd"), SessionHostOptions(wire="bf16"))
@@ -94,3 +96,7 @@ def test_attached_learners_are_refused_too() -> None:
     asked.to_json()
     with pytest.raises(UserError, match=r"training\.means is nccl, but hadpsgd"):
         replace(asked, options=SessionHostOptions(means="nccl", trusted_network=True)).to_json()
+    for strategy in ("bsp", "asgd"):
+        silent = replace(request(place(0, 0), strategy), options=SessionHostOptions(silence="dead"))
+        with pytest.raises(UserError, match=r"silence is 'dead', but under"):
+            silent.to_json()

@@ -3,22 +3,29 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.local_update import Sgd
+from roundelay.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from roundelay.core.effects import Exchange, Gather, Quorum
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Outcome, SegmentPlan, Straggler
+from roundelay.runtime.gathering import LEARNT, Gatherings
+from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.sim.cluster import Moment
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import cluster, make_strategy, plan
+from support.two_hosts import hosts
 
 EACH = 8
 """Examples of a minibatch."""
@@ -191,6 +198,58 @@ def test_what_has_become_usual_is_let_in_again() -> None:
     assert 4 <= left_out <= 40
 
 
+# Going on later -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bsp period=5 quorum=2", "diloco period=2 guard=1"])
+@pytest.mark.parametrize("knows", [True, False])
+def test_a_resumed_run_goes_on_with_what_gatherings_have_learnt(name: str, knows: bool, tmp_path: Path) -> None:
+    """Bit for bit, the virtual clock included: the grace is that of past spans, and the guard judges by past norms. The
+    control: without them both differ."""
+    task, uneven = Quadratic(parameters=11, examples=10**4), replace(SECOND, jitter=0.3)
+
+    def begun() -> SimRuntime:
+        return SimRuntime(cluster(name, 4, task), uneven)
+
+    with begun() as one, begun() as two:
+        for runtime in (one, two):
+            runtime.segment(plan(30, 4))
+        position = {"epoch": 1}
+        path = save_checkpoint(tmp_path, "epoch-0001", Checkpoint(two.state(), position))
+        with begun() as resumed:
+            state = load_checkpoint(path).state
+            if not knows:
+                del state.vectors[LEARNT]
+            resumed.load(state)
+            whole, rest = (runtime.segment(plan(30, 4, epoch=1)) for runtime in (one, resumed))
+            assert torch.equal(one.consensus(), resumed.consensus()) == knows
+            assert (gathered(whole) == gathered(rest)) == knows
+            assert not knows or whole.virtual_seconds == rest.virtual_seconds
+
+
+def test_what_gatherings_have_learnt_is_in_the_state_of_processes() -> None:
+    """And in nobody's who gathers nothing; a state without it is of a run that has learnt nothing yet."""
+    with hosts([0], "bsp quorum=1", 11) as (host,):
+        rows = ClusterRows(host.cluster, host.arena, host.here, host.rows[0].vector.clone())
+        before = rows.state()
+        assert LEARNT not in before.vectors
+        rules = Gatherings(host.arena.gatherings)
+        rules.begin_part(0.0)
+        terms, nothing = Quorum(1, guard=3.0), Exchange(1, pair_average_)
+        for number in range(3):
+            assert rules.admits(0, Gather(terms, nothing, nothing, norm=1.0 + number, loss=0.5))
+            rules.arrive(0, False, 2.0 + number)
+            rules.close([0], 2.0 + number)
+            rules.goes_on(0, 2.0 + number)
+        state = rows.state()
+        rows.load(before)
+        assert rules.learnt() is None
+        rows.load(state)
+        assert torch.equal(rows.state().vectors[LEARNT], state.vectors[LEARNT])
+        assert host.arena.gatherings.usual_seen[0] == 3
+        assert host.arena.gatherings.spans[:3].tolist() == [2.0, 1.0, 1.0]
+
+
 # Faults ---------------------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +279,8 @@ def test_the_living_go_on_without_the_dead_and_train_every_example(name: str) ->
         ("bsp quorum=0", "bsp.quorum is 0"),
         ("bmuf grace=-1 quorum=2", "bmuf.grace is -1"),
         ("bmuf grace=1", "give bmuf.quorum as well"),
+        ("bsp spread=1", "bsp.spread is of a quorum whose grace adapts"),
+        ("bsp quorum=2 grace=1 spread=1", "no bsp.grace"),
         ("slowmo guard=0", "slowmo.guard is 0"),
         ("slowmo quorum=2 late=never", "late"),
         ("bsp quorum=2 local_momentum=average", "bsp.local_momentum is average"),

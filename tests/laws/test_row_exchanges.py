@@ -320,6 +320,7 @@ def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
         ("easgd period=2", [0, 1, 1]),
         ("rennala", [0, 1, 1]),
         ("a2cid2 mixing_rate=0.3 pull=0.8", [0, 0, 1]),
+        ("divshare fragments=3", [0, 1, 1]),
         ("async-diloco period=2", [0, 1]),
         ("bsp period=3 quorum=2", [0, 1, 1]),
         ("bmuf period=2 nesterov=true guard=9", [0, 0, 1]),

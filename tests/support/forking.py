@@ -1,6 +1,7 @@
 """The process that others are forks of (preloaded.py): it has loaded what they need, and has one thread."""
 
 import atexit
+import ctypes
 import gc
 import importlib
 import io
@@ -78,6 +79,17 @@ def _become(command: list[str], environment: Mapping[str, str], before: Callable
         status = _exit_status(command)
     finally:
         os._exit(status)
+
+
+def _enter(process: int, folder: str) -> None:
+    """Go to the network and the mounts of another process, and there to a folder."""
+    libc, before = ctypes.CDLL(None, use_errno=True), os.stat("/proc/self/ns/user").st_ino
+    kinds = ["net", "mnt"] if os.stat(f"/proc/{process}/ns/user").st_ino == before else ["user", "net", "mnt"]
+    spaces = [os.open(f"/proc/{process}/ns/{kind}", os.O_RDONLY) for kind in kinds]
+    for space in spaces:
+        if libc.setns(space, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.chdir(folder)
 
 
 def _reset_signals() -> None:
@@ -162,7 +174,7 @@ def _serve(control: socket.socket) -> None:
                 for process, _ in running.values():
                     os.killpg(process.pid, signal.SIGKILL)
                 return
-            command, environment, where = json.loads(facts)
+            command, environment, where, inside = json.loads(facts)
             process = Forked(
                 [sys.executable, *command],
                 env=environment,
@@ -171,6 +183,7 @@ def _serve(control: socket.socket) -> None:
                 stdout=descriptors[1],
                 stderr=descriptors[2],
                 start_new_session=True,
+                preexec_fn=(lambda process=inside, folder=where: _enter(process, folder)) if inside else None,
             )
             for descriptor in descriptors[1:]:
                 os.close(descriptor)

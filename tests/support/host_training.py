@@ -16,6 +16,7 @@ from roundelay.core.files import read_json
 from roundelay.core.live import Live
 from roundelay.core.records import Record, Results, read_events
 from roundelay.runtime.namespaces.hosts import Hosts
+from support.preloaded import Preloaded
 
 TESTS = Path(__file__).parents[1]
 SECRET = "a secret of these tests alone"
@@ -62,6 +63,7 @@ class HostTraining:
         learners: on each host.
         patience: seconds, for anything that is waited for.
         options: of `roundelay train`, beside --exp.
+        preloaded: its processes have torch loaded when they begin; where their seconds count, they have not.
     """
 
     hosts: Hosts
@@ -72,7 +74,8 @@ class HostTraining:
     number: int = 2  # of hosts
     recipe: str = "recipe.yaml"
     patience: float = TOO_LONG
-    running: dict[int, "subprocess.Popen[str]"] = field(default_factory=dict)
+    preloaded: bool = False
+    running: dict[int, Preloaded | subprocess.Popen[str]] = field(default_factory=dict)
 
     def environment(self, host: int) -> dict[str, str]:
         """Torchrun's variables on a host."""
@@ -98,10 +101,16 @@ class HostTraining:
         """Start these hosts, or all; also again."""
         for host in hosts or range(self.number):
             with open(self.said(host), "a") as said:
+                variables = {**self.environment(host), **(environment or {})}
+                if self.preloaded:
+                    inside, whole = self.hosts._hosts[host].process, {**os.environ, **variables}
+                    streams = [said.fileno()] * 2
+                    self.running[host] = Preloaded(self.command()[1:], whole, streams, self.folder, inside)
+                    continue
                 self.running[host] = self.hosts.start(
                     host,
                     self.command(),
-                    env={**self.environment(host), **(environment or {})},
+                    env=variables,
                     cwd=self.folder,
                     stdout=said,
                     stderr=said,

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,10 +28,16 @@ class Preloaded:
         command: a script and its arguments, or `-m`, a module and its arguments.
         streams: descriptors of its standard output and error; else `communicate` has what it writes. It reads nothing.
         where: its folder; else this process's.
+        inside: a process whose network and mounts it has.
     """
 
     def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int] = (), where: Path | None = None
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        streams: Sequence[int] = (),
+        where: Path | None = None,
+        inside: int = 0,
     ) -> None:
         if not _TEMPLATES:
             _TEMPLATES.append(_Template())
@@ -39,7 +46,10 @@ class Preloaded:
         self._text = ""
         self._written = None if streams else tempfile.TemporaryFile("w+")  # noqa: SIM115 closed once it is read
         to = [self._written.fileno()] * 2 if self._written else streams
-        self._status = _TEMPLATES[0].fork(command, env, to, where)
+        self._status = _TEMPLATES[0].fork(to, [[*command], {**env}, str(where or Path.cwd()), inside])
+        for file in (self._status, self._written):
+            if file is not None:  # nobody may wait for its end
+                weakref.finalize(self, file.close)
         self.pid = int(self._status.recv(LONGEST))
 
     def poll(self) -> int | None:
@@ -129,14 +139,11 @@ class _Template:
             )
         atexit.register(self.close)
 
-    def fork(
-        self, command: Sequence[str], env: Mapping[str, str], streams: Sequence[int], where: Path | None
-    ) -> socket.socket:
+    def fork(self, streams: Sequence[int], facts: Sequence[object]) -> socket.socket:
         """A socket that says the process's number, and later its exit status."""
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            facts = json.dumps([[*command], {**env}, str(where or Path.cwd())]).encode()
-            socket.send_fds(self._control, [facts], [theirs.fileno(), *streams])
+            socket.send_fds(self._control, [json.dumps(facts).encode()], [theirs.fileno(), *streams])
         return mine
 
     def close(self) -> None:

@@ -113,3 +113,21 @@ def test_half_a_save_is_none_and_the_one_before_counts(tmp_path: Path, caplog: p
     assert "goes on from" in caplog.text
     assert "save-000000001: 1 learners go on where they were, after 1 steps" in caplog.text
     assert saves(tmp_path) == [4, 3, 2, 1], "no number is used twice, and what was gone on from stays until the next"
+
+
+def test_a_state_has_what_gatherings_have_learnt_and_goes_on_with_it() -> None:
+    """A guard does not begin to judge anew."""
+    states = list[dict[str, Tensor]]()
+    for _ in range(2):
+        model = nn.Linear(3, 2)
+        with roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "bsp,period=1,guard=3") as session:
+            if states:
+                session.load_state_dict(states[0])
+            else:
+                for number in range(12):
+                    model(torch.full((4, 3), 1.0 + number)).square().mean().backward()
+                    session.step()
+            states.append(session.state_dict())
+    before, after = (state["centre.gatherings"] for state in states)
+    assert before[0, :2].tolist() == [12, 12]
+    assert torch.equal(before, after)

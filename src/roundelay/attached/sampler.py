@@ -65,7 +65,14 @@ class SharedSampler(Sampler[list[int]]):
 
     def __len__(self) -> int:
         """Minibatches a learner is given in an epoch: exact under a synchronous strategy, else on average."""
-        return self._plan(0, self._learner.learners, self._examples).rounds
+        return self._plan(0, len(self._together), self._examples).rounds
+
+    @property
+    def _together(self) -> Sequence[int]:
+        """Ranks that share out the next pass: under a synchronous strategy those that take part in this segment."""
+        learner = self._learner
+        fixed = learner.left or not learner.strategy.traits.synchronous
+        return range(learner.learners) if fixed else learner.me.living
 
     def _plan(self, epoch: int, cut: int, examples: int) -> EpochPlan:
         """An epoch, cut for so many learners."""
@@ -90,11 +97,11 @@ class SharedSampler(Sampler[list[int]]):
                 self._now = None
 
     def _whole_pass(self) -> PassLeft:
-        learner = self._learner
-        own: Sequence[int] = ()
-        if learner.strategy.traits.synchronous:
-            own = range(learner.rank, self._plan(0, learner.learners, self._examples).pieces, learner.learners)
-        return PassLeft(learner.learners, self._examples, own)
+        together, own = self._together, range(0)
+        if self._learner.strategy.traits.synchronous:
+            place, cut = together.index(self._learner.rank), len(together)
+            own = range(place, self._plan(0, cut, self._examples).pieces, cut)
+        return PassLeft(len(together), self._examples, own)
 
     def _indices(self, key: tuple[int, int, int], plan: EpochPlan, own: Sequence[int]) -> Iterator[int]:
         learner = self._learner

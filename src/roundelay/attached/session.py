@@ -68,16 +68,15 @@ def attach(
         patience: seconds a learner waits for another before it gives up and says for whom.
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
-        resume: a directory that a session was saved to: go on from the newest save there. One that holds none yet is
-            for the first start of a command that is to go on by itself.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`).
+        resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
+            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other.
 
     Raises:
-        UserError: the module, optimizer, strategy or environment is not fit for it, or the learners disagree; says
-            which rank.
+        UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
     """
     several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
-    between = dict(hosts or {})
+    between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
@@ -95,7 +94,8 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    terms = AttachTerms(chosen, seed, patience, hosts=build(SessionHostOptions, between, "hosts"), live=live)
+    given = build(SessionHostOptions, between, "hosts")
+    terms = AttachTerms(chosen, seed, patience, hosts=given, live=live, on_death=deaths)
     return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -95,8 +96,11 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.api.training import Beginning, conduct, make_logger
     from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
+    from roundelay.run_directory import alone
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
+    from roundelay.runtime.hosts.control.copies import CopyKeeper
+    from roundelay.runtime.hosts.control.next_place import LedByAnother
     from roundelay.runtime.hosts.terms import check_may_join
 
     if options.strategy == AUTO:
@@ -107,18 +111,24 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     if place is not None:
         check_may_join(cluster.strategy, place)
     if place is not None and not place.conducts:
-        interrupt = Interrupt()
+        interrupt, stopped, then = Interrupt(), "", None
 
         def asked() -> str:  # from the moment on that this host takes part
             interrupt.busy = True
             return interrupt.why
 
-        with stopping(interrupt):
+        say = partial(console.print, markup=False)
+        copies = CopyKeeper(options.exp, say) if options.keep_copies else None
+        with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
             terms = make_terms(recipe, cluster.strategy)
             try:
-                stopped = serve(cluster, place, terms, partial(console.print, markup=False), asked)
+                stopped = serve(cluster, place, terms, say, asked, copies)
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
+            except LedByAnother as led:
+                then = led.place
+        if then is not None:
+            return _without_first(options, then)
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
@@ -138,6 +148,14 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
         markup=False,
     )
     return 0
+
+
+def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
+    """Go on with the run after its first host has ended: this host has another place now, perhaps the first."""
+    where = f"this host leads at {place.address}:{place.port}" if place.conducts else f"{place.address} leads"
+    console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}", markup=False)
+    options.learners, options.resume = place.learners, place.conducts
+    return _train_here(options, place)
 
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
@@ -298,6 +316,12 @@ def _add_hosts(sub: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="SECONDS",
         help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
+    )
+    sub.add_argument(
+        "--keep-copies",
+        action="store_true",
+        help="several hosts: a host that does not lead keeps a copy of the newest checkpoint in its own --exp, so that "
+        "it can lead when the first is lost",
     )
     sub.add_argument(
         "--wire", metavar="CODEC", help="several hosts: codec on the network, such as bf16 (default: fp32)"

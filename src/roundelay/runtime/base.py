@@ -278,7 +278,7 @@ class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
     names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
-    The numbers an optimizer keeps of each learner, if it keeps any, are the vector `scalars`, (L, n) float64.
+    Numbers in float64: `scalars`, (L, n), an optimizer's of each learner; `centre gatherings`, (1, n), of gathering.py.
     """
 
     vectors: dict[str, Tensor]

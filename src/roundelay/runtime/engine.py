@@ -13,7 +13,8 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
     Begin(Mean), Begin(Mix)     publish now, collect in the wait
     Begin(Reach) with a row of another host
                     ask now; over when the coroutine goes on after the reply has come, at the latest in the wait. One at
-                    a time: the next waits for it first
+                    a time: the next waits for it first; an exchange of a fragment is asked for when those before it are
+                    over, and the learner goes on meanwhile
     Begin(Exchange) with a living learner of this host
                     deferred: done with the next step (`deferred.py`), at the latest in the wait. One at a time
     Begin(anything else)        done at once
@@ -27,12 +28,14 @@ for again by `go_on` when the backend is ready.
 Every effect is timed, counted and, where a run is recorded, noted.
 """
 
+from collections import deque
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
+from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, Later, RemoteRows
@@ -76,6 +79,7 @@ class Engine:
         self._remote, self._trace = remote, trace
         self._role: Coroutine[Effect[Any], Any, None] | None = None
         self._asked: Handle[int | None] | None = None  # of the other hosts
+        self._queued: deque[Handle[int | None]] = deque()  # exchanges of fragments, to be asked for next
         self._trained: Statistics | None = None
         self._gradient_seconds = 0.0  # of the effect under way
         self.pending: Effect[Any] | None = None
@@ -105,6 +109,7 @@ class Engine:
         """End the coroutine where it is."""
         role, self._role, self.pending = self._role, None, None
         self._deferred.clear()
+        self._queued.clear()
         if role is not None:
             role.close()
 
@@ -264,6 +269,8 @@ class Engine:
         match effect:
             case Mean() | Mix():
                 handle.pending = _Begun(effect, self._backend.publish(effect))
+            case Exchange(peer, fragment=part) if part != WHOLE and self._asked and self._remote.takes(peer):
+                self._queued.append(handle)
             case Reach(peer) if self._remote.takes(peer):
                 self._ask(effect, handle)
             case Exchange(peer) if not self._deferred.occupied and (row := self._deferrable(peer)) is not None:
@@ -280,8 +287,9 @@ class Engine:
         begun = handle.pending
         if self._deferred.withdraw(handle) is not None:
             handle.finish(self._reach(begun.effect))
-        elif handle is self._asked:
-            self._finish_asked(handle)
+        elif isinstance(begun.effect, Reach):
+            while not handle.done and self._asked is not None:
+                self._finish_asked(self._asked)
         else:
             handle.finish(self._backend.collect(begun.effect, begun.published))
 
@@ -295,8 +303,7 @@ class Engine:
 
     def _ask(self, effect: Reach, handle: Handle[Any]) -> None:
         """Have it done by another host; `handle` is finished in `_finish_asked`, unless nobody is there."""
-        if self._asked is not None:  # one at a time
-            self._finish_asked(self._asked)
+        self.finish_asked()  # one at a time
         if self._backend.lives(effect.peer):
             self._remote.ask(effect)
             handle.pending, self._asked = _Begun(effect), handle
@@ -309,9 +316,12 @@ class Engine:
         if version is not None and isinstance(effect, Exchange):
             self._me.count_exchange(effect, version)
         handle.finish(version)
+        while self._queued and self._asked is None:
+            following = self._queued.popleft()
+            self._ask(following.pending.effect, following)
 
     def finish_asked(self) -> None:
-        """Wait for the request that other hosts have been asked, if there is one: nobody reads rows between segments
-        that are still being written."""
-        if self._asked is not None:
+        """Wait for what other hosts have been asked, if there is anything: nobody reads rows between segments that are
+        still being written."""
+        while self._asked is not None:
             self._finish_asked(self._asked)

@@ -22,6 +22,8 @@ COME, FOR_THE_LAST_TIME, FINISHED = 1, 2, 3
 """A learner has come to the open gathering; for the last time in this segment; and all others have, too."""
 PAST = 64
 """Spans that are remembered."""
+LEARNT = "centre gatherings"
+"""Name in a `ClusterState` of what is usual by now: of spans, and of norms and losses."""
 UNJUDGED = 10
 """Contributions that no guard judges: by these it learns what is usual."""
 
@@ -107,6 +109,18 @@ class Gatherings:
     def leave(self, ranks: Sequence[int]) -> None:
         """Nobody waits for these learners before they `join`, whether they live or not."""
         self.table.outside[list(ranks)] = 1
+
+    def learnt(self) -> NDArray[np.float64] | None:
+        """Numbers of what is usual by now, (1, PAST + 6), to go on with later; None: nobody has come yet."""
+        table = self.table
+        seen = np.array([table.spans_seen[0], table.usual_seen[0]], np.float64)
+        return np.concatenate([seen, table.usual.ravel(), table.spans])[None] if seen.any() else None
+
+    def recall(self, learnt: NDArray[np.float64] | None) -> None:
+        """Go on with what was `learnt`; None: with nothing."""
+        table, numbers = self.table, np.zeros(PAST + 6) if learnt is None else learnt.ravel()
+        table.spans_seen[0], table.usual_seen[0] = numbers[:2]
+        table.usual[:], table.spans[:] = numbers[2:6].reshape(2, 2), numbers[6:]
 
     def told(self) -> Gathered | None:
         """The gatherings of this segment; None: there were none."""

@@ -26,6 +26,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
 from roundelay.runtime.base import ClusterState, of_centre
+from roundelay.runtime.gathering import LEARNT
 
 TRACE_VERSION = 1
 
@@ -195,9 +196,12 @@ Digests = dict[str, str]
 
 
 def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
-    """A short hash of every living learner's vectors and counters, and of the centre, by name."""
+    """A short hash of every living learner's vectors and counters, and of the centre, by name. What
+    gatherings have learnt of spans is left out: a replay has no clock."""
     found = {}
     for name, value in state.vectors.items():
+        if name == LEARNT:
+            continue
         for rank in (0,) if of_centre(name) else living:
             found[name if of_centre(name) else f"{name} of learner {rank}"] = hashlib.blake2b(
                 value[rank].contiguous().numpy().tobytes(), digest_size=8

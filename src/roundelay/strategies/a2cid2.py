@@ -31,7 +31,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 from roundelay.core.topology import doublings
 from roundelay.strategies.adpsgd import Asynchronous, Topology
-from roundelay.strategies.base import Traits, positive
+from roundelay.strategies.base import HostOption, Traits, positive
 
 AHEAD = "gossip_ahead"
 
@@ -56,6 +56,10 @@ class A2CiD2(Asynchronous):
             raise UserError(f"{self.name}.mixing_rate is {self.mixing_rate}: give 0 or more, or null.")
         if self.pull is not None:
             positive(self.name, "pull", self.pull)
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
 
     def settled(self, learners: int) -> tuple[float, float]:
         """Rate of mixing, for one gradient's time, and pull."""

@@ -30,8 +30,8 @@ class Traits:
     """Time at which a new learner may take a dead one's place: in the running segment, or, where groups form at the
     beginning of a segment, in the next. Asynchronous strategies only."""
     one_host: bool = False
-    """Its exchanges are of fragments, or meet what the peer's learner alone remembers: neither travels, so all learners
-    are on one host."""
+    """Its exchanges are of fragments and more than rows, or meet what the peer's learner alone remembers: neither
+    travels, so all learners are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
     rows: Literal["one model", "own"] = "one model"

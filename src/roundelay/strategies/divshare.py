@@ -14,8 +14,8 @@ skipped. Versions, and so staleness, count every exchange of a part.
 
 Where we differ: there a fragment goes one way, and its receiver takes, before its next gradients, the mean of its own
 and of all that have come; parts are drawn at random among all elements, and each may go to several peers. Here
-exchanges are pair averages, which keep the sum of all rows, and parts are runs of the row. All learners are on one
-host: between hosts rows have fragments of their own (`training.fragments`), each to the same peer.
+exchanges are pair averages, which keep the sum of all rows, and parts are runs of the row. Between
+hosts the parts of a learner are under way one after the other.
 """
 
 from collections.abc import Iterator
@@ -28,7 +28,7 @@ from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
-from roundelay.strategies.base import Strategy, Traits, at_least
+from roundelay.strategies.base import HostOption, Strategy, Traits, at_least
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DivShare(Strategy):
 
     name: ClassVar[str] = "divshare"
     traits: ClassVar[Traits] = Traits(
-        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", one_host=True, rows="own"
+        synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own"
     )
 
     def __post_init__(self) -> None:
@@ -48,6 +48,11 @@ class DivShare(Strategy):
     @property
     def cuts_rows(self) -> bool:
         return self.fragments > 1
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        """One fragment is the row, which goes as a run chooses; others go as they are."""
+        return frozenset(("exchange_share", *(("wire", "fragments") if self.fragments == 1 else ())))
 
     @property
     def label(self) -> str:

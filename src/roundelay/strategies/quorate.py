@@ -86,6 +86,8 @@ class Quorate(Periodic):
             )
         if quorum is None and (self.grace is not None or self.late != "mix"):
             raise UserError(f"{name}.grace and {name}.late are of a quorum: give {name}.quorum as well.")
+        if self.spread != Quorate.spread and (quorum is None or self.grace is not None):
+            raise UserError(f"{name}.spread is of a quorum whose grace adapts: give {name}.quorum, no {name}.grace.")
 
     @property
     def gathers(self) -> bool:

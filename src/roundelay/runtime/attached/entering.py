@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
 from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.processes import check_may_go_on
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
@@ -37,6 +38,10 @@ log = logging.getLogger("roundelay")
 
 RowsAre = Literal["on the host", "on the host, the module elsewhere", "on a device of its own", "shared on devices"]
 """The place of rows, seen from a module."""
+
+
+AttachedDeaths = Literal["stop", "go-on"]
+"""Meanings of a death among attached learners that wait for each other: it ends the session, or the others go on."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,28 @@ class AttachTerms:
     tensors: int = 0  # trainable parameters of the module are in so many
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
+    on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
+
+    def __post_init__(self) -> None:
+        if self.on_death not in get_args(AttachedDeaths):
+            raise UserError(f"on_death is {self.on_death!r}: choose one of {', '.join(get_args(AttachedDeaths))}.")
+        if self.on_death == "go-on":
+            check_may_go_on(self.strategy, "on_death")
+
+    @property
+    def goes_on(self) -> bool:
+        """Do learners that wait for each other go on without one that dies?"""
+        return self.strategy.traits.synchronous and self.on_death == "go-on"
+
+    @property
+    def needs_all(self) -> bool:
+        """Does the death of one end the session?"""
+        return self.strategy.traits.synchronous and not self.goes_on
+
+    @property
+    def advice(self) -> str:
+        """A way to go on without a learner that has died, where its death ends the session."""
+        return '; with attach(..., on_death="go-on") those who are left train on' if self.needs_all else ""
 
 
 class Entrance:
@@ -84,6 +111,7 @@ class Entrance:
             "values of frozen parameters": terms.frozen,
             "parameters": initial.numel(),
             "bytes of buffers": shown.numel(),
+            "on_death": terms.on_death,
         }
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
@@ -169,6 +197,7 @@ class Entrance:
             tuple(processes),
             self._terms.live,
             on_gpus,
+            self._terms.goes_on,
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)

@@ -32,7 +32,7 @@ from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
 from roundelay.runtime.attached.inputs import Inputs, InputTables
-from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
+from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
@@ -57,8 +57,6 @@ log = logging.getLogger("roundelay")
 
 MANY = 100
 """Empty minibatches, one after the other, after which a learner says what it waits for."""
-
-NEEDED = "while others needed it to go on"
 
 _sessions = itertools.count()
 """Learners attach in the same order everywhere; each time they meet under the next number."""
@@ -103,12 +101,14 @@ class AttachedLearner:
         entrance = Entrance(world, terms, initial, shown, device, session)
         with LocalRendezvous(world, session, terms.patience_seconds) as rendezvous:
             with entrance.open(rendezvous, self._patience) as access:
-                self._around: Surroundings = OneHost(access, terms.strategy)
+                common = access, terms.strategy, terms.goes_on
+                self._around: Surroundings = OneHost(*common)
                 if world.place is not None:
-                    self._around = SeveralHosts(access, terms.strategy, world.here, entrance.wakes[self.rank])
+                    self._around = SeveralHosts(*common, world.here, entrance.wakes[self.rank])
                 self._build(access, optimizer, update, device)
                 reap = partial(passes.give_back, self.arena)
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
+                members.advice = terms.advice
                 self.late = entrance.late
                 """Has it come back to a session that ran?"""
                 if not self.late:
@@ -271,20 +271,20 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             MeetingsDiffer: somebody has come to a meeting of another kind.
         """
-        members, arena, synchronous = self._members, self.arena, self.strategy.traits.synchronous
+        members, arena, needed = self._members, self.arena, self._terms.needs_all
         members.meetings.begin(kind)
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
         self._vectors.move_out()
-        members.meet("all learners to end the segment", synchronous)
+        members.meet("all learners to end the segment", needed)
         self._around.conduct(int(arena.view(Attendance).met[self.rank]))
         read()
         sequences, cast = arena.sequences, arena.view(VoteTables).cast
         for table in (sequences.sent_seq, sequences.acked_seq, arena.queue.rounds, cast):
             table[self.rank] = 0
         self._around.note_present(members)
-        members.meet("all learners to begin a segment", synchronous)
+        members.meet("all learners to begin a segment", needed)
         self._segment += 1
         present = arena.view(Attendance).present
         self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
@@ -294,17 +294,17 @@ class AttachedLearner:
         self._start()
         if self.begun:  # a minibatch whose gradient never came
             self.answer_nothing()
-        rounds, joined, mine = self.arena.queue.rounds, self.arena.view(Attendance).ending, self.rank
+        rounds, mine = self.arena.queue.rounds, self.rank
         comrades, empty = self._comrades(), 0
         self._members.end_segment(self._segment)
         while True:
-            everybody = all(joined[rank] >= self._segment for rank in comrades)  # before the rounds are read
+            everybody = not self._to_come(comrades)  # before the rounds are read
             if rounds[mine] < max(rounds[rank] for rank in comrades):
                 self.begin_step()
                 self.answer_nothing()
                 empty += 1
                 if empty == MANY:
-                    self._members.meetings.say_long([rank for rank in comrades if joined[rank] < self._segment])
+                    self._members.meetings.say_long(self._to_come(comrades))
             elif everybody:
                 break
             else:
@@ -318,21 +318,18 @@ class AttachedLearner:
         asked = self._asked()
         assert isinstance(asked, Draw)
         if self.strategy.traits.synchronous:
-            return self.me.everyone
+            return self.me.living
         return asked.group or (self.rank,)
 
+    def _to_come(self, comrades: Sequence[int]) -> list[int]:
+        """Those who have not ended the segment, and may."""
+        return self._members.to_come(comrades, self._segment, not self._terms.goes_on)
+
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
-        rounds, joined = self.arena.queue.rounds, self.arena.view(Attendance).ending
-        alive = self.arena.liveness.alive
+        rounds = self.arena.queue.rounds
 
         def come() -> bool:
-            missing = [rank for rank in comrades if joined[rank] < self._segment]
-            if not missing or max(rounds[rank] for rank in comrades) > round_:
-                return True
-            for rank in missing:
-                if not alive[rank] and joined[rank] < self._segment:
-                    raise self._members.died(rank, NEEDED)
-            return False
+            return not self._to_come(comrades) or max(rounds[rank] for rank in comrades) > round_
 
         self._patience.until(come, f"learners {list(comrades)} to end the segment, or to take a step")
 

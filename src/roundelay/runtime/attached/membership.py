@@ -36,6 +36,7 @@ MANNERS = {
     FAILED: "it could not go on, and says why itself",
     HOST_LOST: "its host is lost: it has ended there, or the link to it is cut",
 }
+NEEDED = "while others needed it to go on"
 LONG_SECONDS = 30.0
 """A learner that has waited so long in a meeting says so, once."""
 
@@ -87,6 +88,8 @@ class Membership:
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life = life_lock(arena, rank, patience)
         self._next_look = 0.0
+        self.advice = ""
+        """A way to go on without a dead learner, for whoever needed it, if there is one."""
         _here.add(self)
 
     def enter(self) -> None:
@@ -152,7 +155,7 @@ class Membership:
         manner = int(self._left[rank])
         if manner == ENDED:
             termination.asked_too()
-        return LearnerDied(rank, f"{MANNERS[manner]}, {while_}")
+        return LearnerDied(rank, f"{MANNERS[manner]}, {while_}{self.advice}")
 
     @property
     def living(self) -> tuple[int, ...]:
@@ -239,6 +242,18 @@ class Membership:
         """This learner has no more work of segment `number`, and goes on while others have."""
         publish(self._ending, self.rank, number)
         self._bell.ring()
+
+    def to_come(self, ranks: Sequence[int], number: int, needed: bool) -> list[int]:
+        """Those of `ranks` who have not ended segment `number`; the dead, who never will, are not waited for.
+
+        Raises:
+            LearnerDied: one of these is `needed`.
+        """
+        gone = [rank for rank in ranks if not self._alive[rank]]  # before what they did last is read
+        missing = [rank for rank in ranks if self._ending[rank] < number]
+        if needed and (lost := [rank for rank in missing if rank in gone]):
+            raise self.died(lost[0], NEEDED)
+        return [rank for rank in missing if rank not in gone]
 
     def begin_round(self, segment: int) -> None:
         """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+import torch
 from torch import Tensor
 
 from roundelay.runtime.attached import passes
@@ -14,6 +15,7 @@ from roundelay.runtime.attached.entering import write
 from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.surroundings import Surroundings
+from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
@@ -65,7 +67,10 @@ class SavedState:
         return {"centre": _copy(self._around.centre()), **(self._beside_centre() if self._around.has_centre else {})}
 
     def _beside_centre(self) -> dict[str, Tensor]:
-        return {f"centre.{name}": _copy(vector) for name, vector in self._around.centre_row().memory.items()}
+        found = {f"centre.{name}": _copy(vector) for name, vector in self._around.centre_row().memory.items()}
+        if (learnt := Gatherings(self._arena.gatherings).learnt()) is not None:
+            found["centre.gatherings"] = torch.from_numpy(learnt)
+        return found
 
     def shared(self) -> dict[str, Any]:
         """A copy of what all learners share, on the learner that answers for it; nothing on the others."""
@@ -89,6 +94,8 @@ class SavedState:
                 write(centre, state["centre"])
                 for name, vector in centre.memory.items():
                     vector.copy_(state[f"centre.{name}"])
+                learnt = state.get("centre.gatherings")
+                Gatherings(self._arena.gatherings).recall(None if learnt is None else learnt.numpy())
             passes.restore(self._arena, state.get("passes", ()))
 
     def epoch_under_way(self, sampler: int, pieces: int) -> tuple[int, int]:

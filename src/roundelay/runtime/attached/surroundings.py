@@ -15,6 +15,7 @@ from typing import final
 from torch import Tensor
 
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.absent import forget_absent
 from roundelay.runtime.attached.between_hosts import (
     FIRST_HOST_LOST,
     PROCESS_FAILED,
@@ -45,11 +46,15 @@ OVER = {
 
 
 class Surroundings(ABC):
-    """Of one learner."""
+    """Of one learner.
 
-    def __init__(self, access: ArenaAccess, strategy: Strategy) -> None:
+    Args:
+        goes_on: learners that wait for each other go on without one that dies.
+    """
+
+    def __init__(self, access: ArenaAccess, strategy: Strategy, goes_on: bool) -> None:
         self._arena, self._rank, self._rows, self._patience = access.arena, access.rank, access.rows, access.patience
-        self._strategy = strategy
+        self._strategy, self._goes_on = strategy, goes_on
 
     @property
     @abstractmethod
@@ -135,7 +140,7 @@ class OneHost(Surroundings):
         return members.living
 
     def means(self) -> Means:
-        return Means(self._arena, self._rank, self._patience)
+        return Means(self._arena, self._rank, self._patience, goes_on=self._goes_on)
 
     def remote(self) -> RemoteRows:
         return NO_REMOTE
@@ -149,6 +154,8 @@ class OneHost(Surroundings):
     def note_present(self, members: Membership) -> None:
         if self._rank == members.living[0]:
             self._arena.view(Attendance).present[:] = self._arena.liveness.alive
+            if self._goes_on:
+                forget_absent(self._arena)
 
     def taking_part(self, members: Membership) -> Sequence[int]:
         return members.living
@@ -179,8 +186,10 @@ class SeveralHosts(Surroundings):
         wake: path of the pipe that wakes what carries this learner's exchanges.
     """
 
-    def __init__(self, access: ArenaAccess, strategy: Strategy, here: tuple[int, ...], wake: str) -> None:
-        super().__init__(access, strategy)
+    def __init__(
+        self, access: ArenaAccess, strategy: Strategy, goes_on: bool, here: tuple[int, ...], wake: str
+    ) -> None:
+        super().__init__(access, strategy, goes_on)
         self._here, self._wake = here, wake
         self._between, self._bell = access.arena.view(BetweenHosts), bell_of_session(access.arena)
 
@@ -209,7 +218,8 @@ class SeveralHosts(Surroundings):
         return sorted({*self.taking_part(members), rank})
 
     def means(self) -> Means:
-        return Means(self._arena, self._rank, self._patience, self._here, self._strategy.traits.synchronous)
+        together = self._strategy.traits.synchronous
+        return Means(self._arena, self._rank, self._patience, self._here, together, self._goes_on)
 
     def remote(self) -> RemoteRows:
         return Outbox(self._arena, self._rank, self._here, self._wake, self._patience)

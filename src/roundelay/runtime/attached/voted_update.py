@@ -63,7 +63,8 @@ class VotedUpdate:
         before. True: the snapshot is as the row is.
 
         Raises:
-            MemberLost: somebody died who gave to the mean, as far as others know, and whose vote never came.
+            MemberLost: somebody died who gave to the mean, as far as others know, and whose vote never came; where
+            others go on without, that vote does not count.
             UserError: another learner's parameters were changed by hand and these were not.
         """
         if isinstance(gradient, LoopGradient) or gradient.vector is self._buffer:
@@ -72,7 +73,7 @@ class VotedUpdate:
             return False
         asked = self._asked()
         late = not isinstance(asked, GradMean)
-        group = asked.group if isinstance(asked, GradMean) else self._everyone
+        group: Sequence[int] = asked.group if isinstance(asked, GradMean) else self._everyone
         round_ = self._round - late
         if not round_:  # of the segment before
             return self._update(gradient, False, (True,) * self._terms.tensors)
@@ -83,6 +84,9 @@ class VotedUpdate:
             PAUSES,
             lambda: votes.missing(self._arena, group, round_),
         )
+        if self._terms.goes_on:
+            absent = votes.missing(self._arena, group, round_)
+            group = [rank for rank in group if rank not in absent]
         together = votes.count(self._arena, group, round_, self._terms.tensors)
         self._check_changes(group, round_)
         return not together.skip and self._update(gradient, False, together.given)
@@ -93,8 +97,12 @@ class VotedUpdate:
             MemberLost: a learner died before it has.
         """
         alive = self._arena.liveness.alive
-        for rank in (missing := votes.missing(self._arena, group, round_)):
-            if not alive[rank] and votes.missing(self._arena, [rank], round_):
+        gone = [rank for rank in group if not alive[rank]]  # before their votes are read, which are the last then
+        missing = votes.missing(self._arena, group, round_)
+        if self._terms.goes_on:
+            return set(missing) <= set(gone)
+        for rank in missing:
+            if rank in gone:
                 raise MemberLost(rank)
         return not missing
 

@@ -80,9 +80,8 @@ def check_may_travel(strategy: Strategy) -> None:
     """
     if strategy.traits.one_host:
         raise UserError(
-            f"{strategy.label} is for learners of one host: its exchanges are of fragments, or meet what the other "
-            "learner alone remembers, and that does not travel. Choose another strategy, or put all learners "
-            "on one host."
+            f"{strategy.label} is for learners of one host: its exchanges meet what the other learner alone remembers, "
+            "and that does not travel. Choose another strategy, or put all learners on one host."
         )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from roundelay.runtime.base import Cluster, ClusterState
+from roundelay.runtime.gathering import LEARNT, Gatherings
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.rows import adopt, mend
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
@@ -116,6 +117,8 @@ class ClusterRows:
                 vectors["row"][rank] = vectors["centre"][0]
         if self._scalars:
             vectors["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[source])
+        if (learnt := Gatherings(self._arena.gatherings).learnt()) is not None:
+            vectors[LEARNT] = torch.from_numpy(learnt)
         versions = self._arena.row_versions.versions
         return ClusterState(
             vectors=vectors, integers={"steps": self._arena.optimizer.steps.tolist(), "versions": versions.tolist()}
@@ -132,6 +135,8 @@ class ClusterRows:
                 self._rows[-1].memory[own].copy_(state.vectors[name][0])
         if self._scalars:
             self._arena.optimizer.scalars[:] = state.vectors["scalars"].numpy()
+        learnt = state.vectors.get(LEARNT)
+        Gatherings(self._arena.gatherings).recall(None if learnt is None else learnt.numpy())
         self._arena.optimizer.steps[:] = state.integers["steps"]
         self._arena.row_versions.versions[:] = state.integers["versions"]
 

@@ -32,6 +32,7 @@ from roundelay.runtime.base import (
     keep_going,
     wall_clock,
 )
+from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
 from roundelay.runtime.sim.cost import CostModel, Prices
@@ -301,6 +302,8 @@ class SimRuntime(Runtime):
         }
         if self._scalars.size:
             vectors["scalars"] = torch.from_numpy(self._scalars[source])
+        if (learnt := self._effects.gatherings.rules.learnt()) is not None:
+            vectors[LEARNT] = torch.from_numpy(learnt)
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
         return ClusterState(vectors, integers, self._effects.clock.now_ns)
 
@@ -310,6 +313,8 @@ class SimRuntime(Runtime):
         if self._scalars.size:
             self._scalars[:] = state.vectors["scalars"].numpy()
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
+        learnt = state.vectors.get(LEARNT)
+        self._effects.gatherings.rules.recall(None if learnt is None else learnt.numpy())
         for timed in self._timed:
             timed.steps = int(self._steps[timed.rank])
             timed.versions[:] = (self._versions // 2).tolist()

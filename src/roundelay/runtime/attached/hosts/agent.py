@@ -15,15 +15,15 @@ from roundelay.runtime.attached.hosts.lease import Promise, Voter, may_win, read
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.succession import (
     KnownHosts,
-    PeerState,
     Recent,
     enter_replica,
-    inquire,
+    look_for,
     may_be_led_by_another,
 )
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.agent import find_coordinator
+from roundelay.runtime.hosts.control.inquiry import PeerState
+from roundelay.runtime.hosts.control.joining import find_coordinator
 from roundelay.runtime.hosts.terms import fingerprint
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
@@ -153,7 +153,7 @@ class SessionAgent:
         host has promised it nothing any more, if others may come to more than half of all."""
         host, views = self._host, self.promise.views
         leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
-        state = PeerState.LIVES if leader is None else inquire(leader, host)
+        state = PeerState.LIVES if leader is None else look_for(leader, host)
         if leader is None or state is PeerState.LIVES:
             return False
         if state is PeerState.ENDED or host.request.options.silence == "dead":

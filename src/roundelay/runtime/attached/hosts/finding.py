@@ -12,15 +12,13 @@ from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.lease import Voter
-from roundelay.runtime.hosts.control.arrivals import NO_SESSION
-from roundelay.runtime.hosts.terms import CONTROL, HostTerms
+from roundelay.runtime.hosts.control.inquiry import ask
+from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions
+from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.launch.world import HostPlace
 
-ASK_SECONDS = 1.0
-"""Seconds for an answer of one host."""
 ASK_AGAIN_SECONDS = 0.2
 """Interval at which hosts are asked again."""
 
@@ -34,28 +32,6 @@ def say_who_leads(listener: Listener, session: int, leader: Voter | None, term: 
     """Tell whoever asks this host; `term`: how many led before. None: nobody leads any more."""
     said = None if leader is None else [session, term, leader.rank, leader.life, list(leader.address)]
     listener.say(leader=said)
-
-
-def ask(
-    address: Address, place: HostPlace, terms: HostTerms, within: float = ASK_SECONDS, **expected: Any
-) -> dict[str, Any]:
-    """The hello of the host that listens there, asked for so many seconds.
-
-    Raises:
-        LinkError: nobody answers, or not one of ours, or not as is `expected`.
-    """
-    hello = {"what": CONTROL, "session": NO_SESSION}
-    link = Link.connect(
-        address,
-        place.secret,
-        hello,
-        terms.host_patience,
-        options=LinkOptions(terms.encrypt),
-        within=within,
-        expected={"what": "host", **expected},
-    )
-    link.close()
-    return link.hello
 
 
 def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[dict[str, Any]]:

@@ -7,7 +7,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.finding import boot_clock, say_who_leads
 from roundelay.runtime.attached.hosts.lease import Lease, Views, Voter, VoterView, read_views, views_to_plain
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.succession import PeerState, inquire, may_be_led_by_another
+from roundelay.runtime.attached.hosts.succession import look_for, may_be_led_by_another
+from roundelay.runtime.hosts.control.inquiry import PeerState
 from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
@@ -141,7 +142,7 @@ class Leading:
         """Learn whether its process has ended, on a thread: that may take a while."""
 
         def ask() -> None:
-            state = inquire(voter, self._host)
+            state = look_for(voter, self._host)
             if state is PeerState.ENDED or (state is PeerState.SILENT and self._host.request.options.silence == "dead"):
                 with self._gate:
                     assert self._lease is not None

@@ -17,7 +17,7 @@ from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import SessionHostOptions
-from roundelay.runtime.hosts.terms import HostTerms, check_may_travel, check_options
+from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.views.bell_table import BellTable
@@ -45,6 +45,7 @@ class SessionRequest:
         processes: of the learners of this host.
         live: the folder of live.json, if there is to be one.
         on_gpus: learners compute on GPUs.
+        goes_on: learners that wait for each other go on without one that dies.
     """
 
     number: int
@@ -59,6 +60,7 @@ class SessionRequest:
     processes: tuple[int, ...]
     live: str = ""
     on_gpus: bool = False
+    goes_on: bool = False
 
     @property
     def layout(self) -> Layout:
@@ -80,7 +82,7 @@ class SessionRequest:
         return HostTerms.of(
             self.options,
             patience_seconds=self.patience_seconds,
-            on_death="go-on",
+            on_death="go-on" if self.goes_on or not self.strategy.traits.synchronous else "stop",
             agreement=self.agreement,
             agreed="script",
             on_gpus=self.on_gpus,
@@ -94,6 +96,14 @@ class SessionRequest:
         """
         check_may_travel(self.strategy)
         check_options(self.strategy, self.options)
+        traits = self.strategy.traits
+        if self.options.silence != "majority" and (traits.synchronous or traits.model == "centre"):
+            raise UserError(
+                f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
+                "place of the first, so that would have no effect. Leave it out."
+            )
+        if self.goes_on:
+            check_may_go_on_between_hosts(self.strategy)
         name, options = self.strategy.name, dataclasses.asdict(self.strategy)  # type: ignore[call-overload]
         if STRATEGIES.get(name) is not type(self.strategy) or make_strategy(name, options) != self.strategy:
             raise UserError(
@@ -129,5 +139,5 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus")
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus", "goes_on")
 """Fields that are in JSON as they are."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from roundelay.algorithms.local_update import Sgd
 from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.absent import forget_absent
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate
 from roundelay.runtime.attached.hosts.columns import SharedColumns
 from roundelay.runtime.attached.hosts.request import SessionRequest
@@ -179,6 +180,8 @@ class SessionHost:
             self._means.start()
         self.attendance.present[:] = 0
         self.attendance.present[list(present)] = 1
+        if self.request.goes_on:
+            forget_absent(self.arena)
         publish(self.between.conducted, 0, meeting)
 
     # What travels in meetings -----------------------------------------------------------------------------------------

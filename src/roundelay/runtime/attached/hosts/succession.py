@@ -17,25 +17,23 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, final
 
 import numpy as np
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.finding import ask, ask_all
+from roundelay.runtime.attached.hosts.finding import ask_all
 from roundelay.runtime.attached.hosts.lease import Voter
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.hosts.control.inquiry import LOOKS, PAUSE_SECONDS, PeerState, inquire
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout, Message, UnknownPeer
+from roundelay.runtime.hosts.transport.wire import Address, Message
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.strategies.base import Strategy
 
-LOOKS, PAUSE_SECONDS = 8, 0.25
-"""Number of times that a process is asked for which has just closed its link, for it may be about to end."""
 RECENT = 1024
 """Minibatches that a host remembers its learners were given."""
 
@@ -74,32 +72,12 @@ class KnownHosts:
         return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
 
 
-@final
-class PeerState(Enum):
-    """State of a process whose link is gone, as far as this host knows."""
-
-    ENDED = 0
-    LIVES = 1
-    SILENT = 2
-
-
-def inquire(voter: Voter, host: SessionHost) -> PeerState:
-    """Ask the address of a process of another host who listens there."""
-    found = PeerState.SILENT
-    for _ in range(LOOKS):
-        try:
-            ask(voter.address, host.place, host.terms, PAUSE_SECONDS, first=voter.rank, life=voter.life)
-            found = PeerState.LIVES
-        except UnknownPeer:  # it was started again
-            return PeerState.ENDED
-        except LinkTimeout as error:
-            if isinstance(error.__cause__, ConnectionRefusedError):
-                return PeerState.ENDED
-        except LinkError:
-            return PeerState.LIVES
-        time.sleep(PAUSE_SECONDS)
-    if found is PeerState.SILENT and host.place.peers:  # it may have been started again at another address
-        hellos = ask_all(host.place, host.terms, "")
+def look_for(voter: Voter, host: SessionHost) -> PeerState:
+    """Has a process of another host ended? It may have been started again, also at another address."""
+    place, terms = host.place, host.terms
+    found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
+    if found is PeerState.SILENT and place.peers:
+        hellos = ask_all(place, terms, "")
         if any(hello.get("first") == voter.rank and hello.get("life") != voter.life for hello in hellos):
             return PeerState.ENDED
     return found

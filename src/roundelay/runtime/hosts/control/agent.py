@@ -12,17 +12,19 @@ from typing import Any, Self
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
-from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan, wall_clock
+from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.copies import CopyKeeper
 from roundelay.runtime.hosts.control.division import task_in_common
+from roundelay.runtime.hosts.control.inquiry import PeerState, inquire
+from roundelay.runtime.hosts.control.joining import find_coordinator
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
-from roundelay.runtime.hosts.terms import CONTROL, HostTerms, fingerprint, identity
+from roundelay.runtime.hosts.control.next_place import LedByAnother, place_without_first
+from roundelay.runtime.hosts.terms import HostTerms, fingerprint
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
-from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, Message
-from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout, Message
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
@@ -43,25 +45,37 @@ class _Over(Exception):
         self.signal = signal
 
 
-def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[str], None], asked: Asked) -> str:
+def serve(
+    cluster: Cluster,
+    place: HostPlace,
+    terms: HostTerms,
+    say: Callable[[str], None],
+    asked: Asked,
+    copies: CopyKeeper | None = None,
+) -> str:
     """Lead the learners of this host in a run that the first host coordinates, until it ends.
 
     Args:
         say: told what a user should know.
         asked: asked a few times a second; a name asks the coordinator to stop the run at the next round.
+        copies: keeps those of checkpoints; None: this host keeps none.
 
     Returns:
         The name of the signal that has stopped the run, on whichever host it was heard; "" where it came to its end.
 
     Raises:
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
+        LedByAnother: its process has ended, and the next host leads.
     """
-    seconds = terms.patience_seconds
+    seconds, then = terms.patience_seconds, None
     while True:
         try:
-            with _HostAgent(cluster, place, terms, asked, seconds) as host:
+            with _HostAgent(cluster, place, terms, asked, seconds, copies) as host:
                 say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
-                host.obey()
+                try:
+                    host.obey()
+                finally:
+                    then = host.place_without_first()
         except _Over as over:
             if str(over):
                 raise UserError(f"the run has ended on the first host: {over}") from None
@@ -69,6 +83,12 @@ def serve(cluster: Cluster, place: HostPlace, terms: HostTerms, say: Callable[[s
         except _CoordinatorLost as lost:
             say(f"{lost}; looking for it for {terms.host_patience:g} s")
             seconds = terms.host_patience
+        except UserError as error:
+            if then is None or not isinstance(error.__cause__, LinkTimeout):
+                raise
+            if inquire((place.address, place.port), place, terms, {}) is not PeerState.ENDED:  # it may live
+                raise
+            raise LedByAnother(then) from None
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
@@ -78,14 +98,23 @@ def _listed(ranks: tuple[int, ...]) -> str:
 class _HostAgent:
     """The agent of this host, from its first message to the coordinator to the last."""
 
-    def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, asked: Asked, seconds: float) -> None:
-        self._place, self._terms, self._asked = place, terms, asked
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: HostPlace,
+        terms: HostTerms,
+        asked: Asked,
+        seconds: float,
+        copies: CopyKeeper | None,
+    ) -> None:
+        self._place, self._terms, self._asked, self._copies = place, terms, asked, copies
         self._orders: SimpleQueue[Message] = SimpleQueue()
         self._part = self._segment = self._generation = self._host = -1
         self._lost = ""  # why the coordinator is
         self._over: _Over | None = None  # why the run is
         self._told = False  # the coordinator, that the user wants the run to stop
         self._hosts: list[tuple[int, ...]] = []
+        self._addresses: list[Address] = []
         self._traffic = TrafficCounters(0, self._readings)
         self._local = LocalHost(cluster, place, terms, self._ask)
         try:
@@ -134,6 +163,8 @@ class _HostAgent:
         initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
         facts = {"parameters": self._runtime.parameters, "shards": self._runtime.shards}
         self._send("built", initial=initial, **facts)
+        if self._copies is not None:
+            self._send("keeps")
 
     # What is said -----------------------------------------------------------------------------------------------------
 
@@ -166,6 +197,8 @@ class _HostAgent:
                 bulk.take_piece(self._arena, message, self._place.ranks)
             case "living":
                 self._hear_who_lives(header)
+            case "file" if self._copies is not None:
+                self._copies.take(message)
             case "hold":
                 self._monitored.send("replied", {"reached": self._local.hold()})
             case "stop":
@@ -183,7 +216,12 @@ class _HostAgent:
         for rank, lives in enumerate(header["alive"]):
             if rank not in self._place.ranks:
                 self._arena.liveness.mark([rank], lives)
-        self._local.peers([(str(host), int(port)) for host, port in header["addresses"]], header["hosts"])
+        self._addresses = [(str(host), int(port)) for host, port in header["addresses"]]
+        self._local.peers(self._addresses, header["hosts"])
+
+    def place_without_first(self) -> HostPlace | None:
+        """The place of this host in a run that goes on without the first, if it may."""
+        return place_without_first(self._place, self._host, self._hosts, self._addresses)
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)
@@ -303,65 +341,3 @@ class _HostAgent:
         if self._local.prefetch is not None:
             return self._local.prefetch.report()
         return {"settled": [], "counts": counted(self._arena, self._place.ranks)}
-
-
-def find_coordinator(
-    place: HostPlace,
-    terms: HostTerms,
-    listener: Listener,
-    seconds: float,
-    session: int = 0,
-    other: tuple[Address, int] | None = None,
-    stays: bool = False,
-) -> MonitoredLink:
-    """A link to the first host, sought for so many seconds, on which this host has said what it is.
-
-    Args:
-        listener: this host's.
-        session: that it comes to; see `PendingJoins`.
-        other: address and lowest rank of another host that leads in its place.
-        stays: it has taken part already.
-
-    Raises:
-        LinkTimeout: it does not answer.
-        UserError: somebody else does.
-    """
-    deadline = wall_clock() + seconds
-    hello = {
-        "what": CONTROL,
-        "ranks": [place.ranks[0], len(place.ranks)],
-        "learners": place.learners,
-        "agreement": terms.agreement,
-        "address": listener.address,
-        "life": listener.hello.get("life", ""),
-        "session": session,
-        "stays": stays,
-    }
-    while True:
-        left = deadline - wall_clock()
-        address = _coordinator(place, left) if other is None else other[0]
-        try:
-            # It may have moved, where a store says where it is: ask again now and then.
-            link = Link.connect(
-                address,
-                place.secret,
-                hello,
-                min(left, 2.0) if place.hosted else left,
-                options=LinkOptions(terms.encrypt),
-                expected=identity(0 if other is None else other[1]),
-            )
-        except LinkTimeout:
-            if wall_clock() < deadline:
-                continue
-            raise
-        except LinkError as error:
-            where = f"{address[0]}:{address[1]}"
-            raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
-        link.patience = terms.host_patience
-        return MonitoredLink(link, terms.host_patience)
-
-
-def _coordinator(place: HostPlace, seconds: float) -> Address:
-    if not place.hosted:
-        return place.address, place.port
-    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -14,6 +14,7 @@ Legend: P parameters, L learners.
 import dataclasses
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from types import TracebackType
 
 from torch import Tensor
@@ -35,6 +36,7 @@ from roundelay.runtime.base import (
 )
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.copies import CopySender
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.local_host import LocalHost
@@ -58,12 +60,15 @@ EVERYBODY = -1
 class MultiHostRuntime(Runtime):
     """Runs a cluster on the processes of several hosts, of which this is the first.
 
+    Args:
+        exp: the run directory, of which other hosts may keep copies.
+
     Raises:
         UserError: not all hosts came, or it cannot be done on several.
     """
 
-    def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms) -> None:
-        self.cluster, self._terms = cluster, terms
+    def __init__(self, cluster: Cluster, place: HostPlace, terms: HostTerms, exp: Path | None = None) -> None:
+        self.cluster, self._terms, self._copies = cluster, terms, CopySender(exp)
         self._synchronous = cluster.strategy.traits.synchronous
         self._needs_all = terms.on_death == "stop" or (self._synchronous and terms.on_death != "go-on")
         self._at_once = cluster.strategy.traits.joins == "at once"
@@ -222,6 +227,8 @@ class MultiHostRuntime(Runtime):
             if remote.standing == "gone":
                 return
             header, leases = message.header, self._leases
+            if message.kind == "keeps":
+                self._copies.wanted(remote)
             if message.kind == "interrupt":  # it may come between segments, and ends the next one then
                 self._stopping, self.stopped_by = True, str(header["signal"])
             if header.get("part") != self._parts or leases is None or not remote.busy:
@@ -263,6 +270,7 @@ class MultiHostRuntime(Runtime):
 
         def look(glance: Glance) -> bool:
             self._hosts.attend()
+            self._copies.look()
             if self._local.prefetch is not None:
                 self._settle_own(self._local.prefetch)
             self._judge()

@@ -41,7 +41,7 @@ class Mirrors:
             raise UserError(
                 f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "
                 f"{self._strategy.label} cannot go on without it. The last checkpoint is complete: the same "
-                "command resumes, also with fewer learners."
+                "command resumes, also with fewer learners. With --on-death go-on those who are left train on."
             )
 
     def send(self) -> None:

@@ -28,6 +28,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, final
 
@@ -35,6 +36,7 @@ from torch import Tensor
 
 from roundelay.algorithms.codecs import codec_named
 from roundelay.core.codec import FP32
+from roundelay.core.flat import VectorFragment
 from roundelay.runtime.hosts.exchange.carrier import RowCarrier
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
@@ -200,7 +202,12 @@ class LearnerChannel:
         row_format, (terms, private) = self._client.row_format, self._terms(request)
         if not terms.mutual:
             return self._carry(number, terms, private)
-        if terms.simple:
+        if "part" in request:
+            part = replace(terms.fragment, part=VectorFragment(*request["part"]))
+            if not part.size:
+                return None
+            terms = terms.carried(part, FP32, True)
+        elif terms.simple:
             by_run = "codec" not in request
             codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
             terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)

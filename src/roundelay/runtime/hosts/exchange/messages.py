@@ -5,7 +5,7 @@ Legend: P parameters.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from typing import Any, Self, final
 
@@ -15,6 +15,7 @@ from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import REPORTS, find
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Gather, Quorum, Rule
+from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
 from roundelay.runtime.hosts.transport.wire import BadFrame, Message
 from roundelay.runtime.procs.memory.arena import Arena, Layout
@@ -98,6 +99,7 @@ class ExchangeTerms:
             **({} if self.by_run else {"memory": self.codec.memory}),
             **({"report": list(self.beside)} if self.report else {}),
             **({"along": list(self.along)} if self.along else {}),
+            **({"part": list(astuple(self.fragment.part))} if self.fragment.part != WHOLE else {}),
         }
 
     @property
@@ -156,7 +158,9 @@ class ExchangeTerms:
         first, stop = (whole_number({"end": end}, "end", all_.stop + 1) for end in ends)
         if not first < stop:
             raise Senseless("an empty part of the row")
-        fragment = Fragment(first, stop, layout.parameters)
+        fragment = Fragment(first, stop, layout.parameters, read_part(header))
+        if not fragment.size:
+            raise Senseless("an empty part of the row")
         terms = cls(
             whole_number(header, "peer", layout.rows),
             header.get("rule", {}),
@@ -172,6 +176,8 @@ class ExchangeTerms:
         )
         if terms.report:
             terms.check_report(layout)
+        if fragment.part != WHOLE and not terms.simple:
+            raise Senseless("a part of what goes whole")
         if terms.along and (not terms.mutual or terms.peer == layout.learners):
             raise Senseless("vectors of both learners, where there is but one")
         if (not terms.simple and not terms.codec.exact) or (not terms.mutual and asked is not None):
@@ -219,6 +225,21 @@ def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None
     if not all(isinstance(number, int | float) and 0 <= number < LARGEST_NUMBER for number in numbers):
         raise Senseless("a gathering on terms that are none")
     return gather
+
+
+def read_part(header: Mapping[str, Any]) -> VectorFragment:
+    """The part of the rows that a strategy has said.
+
+    Raises:
+        Senseless: it is none.
+    """
+    if "part" not in header:
+        return WHOLE
+    part = header["part"]
+    if not isinstance(part, list) or len(part) != 2:
+        raise Senseless("no part of a row")
+    of = whole_number({"of": part[1]}, "of", LARGEST_NUMBER)
+    return VectorFragment(whole_number({"number": part[0]}, "number", of), of)
 
 
 def names_among(names: Any, known: Sequence[str]) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ from torch import Tensor
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Rule
-from roundelay.core.flat import CHUNK
+from roundelay.core.flat import CHUNK, WHOLE, VectorFragment
 from roundelay.runtime.rows import Row
 
 
@@ -63,11 +63,12 @@ class RowFormat:
 
 @dataclass(frozen=True)
 class Fragment:
-    """A run of whole chunks of a vector (P,)."""
+    """A run of whole chunks of a vector (P,); or the `part` of it that the strategy has said."""
 
     first: int
     stop: int
     parameters: int
+    part: VectorFragment = WHOLE
 
     @classmethod
     def whole(cls, parameters: int) -> "Fragment":
@@ -77,12 +78,15 @@ class Fragment:
     @property
     def elements(self) -> slice:
         """Its place in the vector."""
+        if self.part != WHOLE:
+            return self.part.within(self.parameters)
         return slice(self.first * CHUNK, min(self.parameters, self.stop * CHUNK))
 
     @property
     def size(self) -> int:
         """Number of its elements."""
-        return min(self.parameters, self.stop * CHUNK) - self.first * CHUNK
+        elements = self.elements
+        return int(elements.stop) - int(elements.start)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """Its chunks, (C,) each, of a vector (P,)."""

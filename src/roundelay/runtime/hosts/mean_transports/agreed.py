@@ -78,10 +78,12 @@ class AgreedTransport(MeanTransport, Generic[C]):
                 self._communicator.idle = True
             except (CommunicatorBroken, MemberLost) as broken:
                 self._abandon()
+                self._note(mean)
                 deadline = min(deadline, time.monotonic() + self._seconds)
                 if time.monotonic() > deadline:
                     raise LinkError(f"means by {self._way} have ended: {broken}") from broken
-                mean = mean.share.next(mean.number)  # perhaps without a learner that has died
+                if self._progress.done < mean.number:
+                    mean = mean.share.next(mean.number)  # perhaps without a learner that has died
 
     def _abandon(self) -> None:
         communicator, self._communicator = self._communicator, None
@@ -89,9 +91,14 @@ class AgreedTransport(MeanTransport, Generic[C]):
             self._agreement.abandon(communicator.terms)
             communicator.end()
 
+    def _note(self, mean: LocalMean) -> None:
+        """Note it where the mean is complete, whoever has seen to that: this host's learners may have used it."""
+        if mean.share.done >= mean.number:
+            self._progress = MeansDone(mean.number, mean.share.total(mean.number), len(mean.mean))
+
     def _complete(self, mean: LocalMean, total: float) -> None:
-        self._progress = MeansDone(mean.number, total, len(mean.mean))
         mean.complete(total)
+        self._note(mean)
 
     @abstractmethod
     def _connect(self, terms: CommunicatorTerms) -> C:

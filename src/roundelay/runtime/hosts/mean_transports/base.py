@@ -16,7 +16,7 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.mean_transports.part import MeansPart, PartOver
+from roundelay.runtime.hosts.mean_transports.part import MeansPart
 from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.arena import Arena
@@ -100,13 +100,11 @@ class LocalShare:
         """Mean `number` of the part, once all learners of this host have come to it.
 
         Raises:
-            PartOver: or nobody of this host is left.
+            PartOver.
         """
         sequences = self._sequences
         self._part.until(lambda: self._have_come(number))
         here = self._present
-        if not here:
-            raise PartOver
         parity = int(sequences.sent_seq[here[0]]) % 2
         sources = [int(sequences.source[parity, rank]) for rank in here]
         return LocalMean(
@@ -127,7 +125,7 @@ class LocalShare:
         living = [rank for rank in self._here if self._alive[rank]]  # before the numbers are read, which are the last
         there = [rank for rank in self._here if sent[rank] >= number]  # of those who are not
         self._present = [rank for rank in there if rank in living or not self._between.ready_from[rank]]
-        return {*living} <= {*there}
+        return bool(living) and {*living} <= {*there}
 
     @property
     def done(self) -> int:

@@ -18,13 +18,13 @@ from roundelay.runtime.hosts.mean_transports.agreement import (
     CommunicatorAgreement,
     CommunicatorBroken,
     CommunicatorTerms,
-    MeansDone,
 )
 from roundelay.runtime.hosts.mean_transports.base import LocalMean
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes
 from roundelay.runtime.hosts.mean_transports.part import MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
+from roundelay.runtime.procs.memory.bell import Bell
 
 
 @final
@@ -50,31 +50,27 @@ OpenChain = Callable[[ChainEnds], tuple[Link | None, Link | None]]
 
 @final
 class _Chain:
-    """A chain as hosts have agreed on it."""
+    """A chain as hosts have agreed on it.
 
-    def __init__(
-        self,
-        terms: CommunicatorTerms,
-        part: MeansPart,
-        before: Link | None,
-        after: Link | None,
-        transport: ChainTransport,
-    ) -> None:
-        self.terms, self.idle, self.part, self.before, self.after = terms, True, part, before, after
-        self.transport = transport
+    Args:
+        number: of the part of the segment.
+        check: raises CommunicatorBroken, PartOver where the chain is of no more use to somebody.
+    """
+
+    def __init__(self, terms: CommunicatorTerms, number: int, bell: Bell, check: Callable[[], None]) -> None:
+        self.terms, self.idle, self._check_others = terms, True, check
+        self.part = MeansPart(number, bell, self.check)
+        self.before: Link | None = None
+        self.after: Link | None = None
+        self.transport: ChainTransport
         self._failed = ""
         self._threads: list[threading.Thread] = []
 
-    def begin(self) -> None:
-        """Means are taken from now on. Before, nobody but `_pass_on` listens: each message is for one thread."""
-        if self._threads:
-            return
-        self._threads = [
-            threading.Thread(target=self._run, args=(work,), daemon=True, name=f"means {name}")
-            for name, work in self.transport.threads().items()
-        ]
-        for thread in self._threads:
-            thread.start()
+    def start(self) -> None:
+        """From now on it carries means, and nothing else."""
+        for name, work in ({} if self._threads else self.transport.threads()).items():
+            self._threads.append(threading.Thread(target=self._run, args=(work,), daemon=True, name=f"means {name}"))
+            self._threads[-1].start()
 
     def _run(self, work: Callable[[], None]) -> None:
         try:
@@ -84,15 +80,15 @@ class _Chain:
         except (CommunicatorBroken, LinkError, TimeoutError) as error:
             self._failed = str(error)
 
-    def check(self) -> bool:
-        """False.
-
+    def check(self) -> None:
+        """
         Raises:
             CommunicatorBroken: the chain is.
+            PartOver.
         """
+        self._check_others()
         if self._failed:
             raise CommunicatorBroken(self._failed)
-        return False
 
     def end(self) -> None:
         self.part.ended.set()
@@ -132,20 +128,22 @@ class LivingChainTransport(AgreedTransport[_Chain]):
 
     def _connect(self, terms: CommunicatorTerms) -> _Chain:
         place, members = terms.members.index(self._host), terms.members
-        part = MeansPart(self._part.number, self._part.bell, lambda: self._agreement.check(terms))
+        chain = _Chain(terms, self._part.number, self._part.bell, lambda: self._agreement.check(terms))
         ends = ChainEnds(
             members[place - 1] if place else None,
             members[place + 1] if place + 1 < len(members) else None,
-            (part.number, terms.number),
-            part.check,
+            (self._part.number, terms.number),
+            chain.check,
         )
         try:
-            before, after = self._open_chain(ends)
+            chain.before, chain.after = self._open_chain(ends)
         except (CommunicatorBroken, LinkError, TimeoutError) as error:
             self._agreement.abandon(terms)
             raise CommunicatorBroken(str(error)) from error
-        transport = ChainTransport(part, len(members), before, after, self._parameters, self._codec)
-        return _Chain(terms, part, before, after, transport)
+        chain.transport = ChainTransport(
+            chain.part, len(members), chain.before, chain.after, self._parameters, self._codec
+        )
+        return chain
 
     def _pass_on(self, communicator: _Chain, mean: LocalMean, source: int) -> None:
         """From the source to both ends of the chain."""
@@ -165,11 +163,16 @@ class LivingChainTransport(AgreedTransport[_Chain]):
 
     def _sum(self, communicator: _Chain, mean: LocalMean) -> None:
         share = mean.share
-        communicator.begin()
+        communicator.start()
+
+        def complete() -> bool:
+            if share.done < mean.number:
+                communicator.check()
+            return share.done >= mean.number
+
         try:
             communicator.transport.take(mean)
         except (LinkError, TimeoutError) as error:
             raise CommunicatorBroken(str(error)) from error
-        complete = self._agreement.until
-        complete(communicator.terms, lambda: share.done >= mean.number or communicator.check(), lambda: True)
-        self._progress = MeansDone(mean.number, share.total(mean.number), len(mean.mean))
+        self._agreement.until(communicator.terms, complete, lambda: True)
+        self._note(mean)

@@ -9,7 +9,7 @@ The reply is a version, and the same number: then row and private vectors are as
 import json
 import math
 import os
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 import numpy as np
@@ -109,12 +109,16 @@ class Outbox:
         to_centre = effect.peer == self._arena.layout.learners
         reports = to_centre and len(private) == 1 and rule["name"] in REPORTS
         along = bool(effect.theirs) and not to_centre and list(effect.theirs) == private
-        if (effect.theirs and not (reports or along)) or effect.fragment != WHOLE:
+        part = effect.fragment != WHOLE
+        plain = not (effect.theirs or effect.private or effect.since is not None) and effect.codec.exact
+        if (effect.theirs and not (reports or along)) or (part and not plain):
             raise UserError(
-                f"an exchange with row {effect.peer}, of another host, is of a fragment, or asks for what that "
-                "row's learner remembers and this one does not bring: neither travels. Run this strategy on one host."
+                f"an exchange with row {effect.peer}, of another host, is of a fragment and of more than rows, or asks "
+                "for what that row's learner remembers and this one does not bring: neither travels. Run this strategy "
+                "on one host."
             )
         text = {"rule": rule, "since": effect.since, "private": [] if along else private}
+        text |= {"part": list(astuple(effect.fragment))} if part else {}
         text |= {"report": list(effect.theirs)} if reports else {"along": private} if along else {}
         return text if effect.codec.exact else text | self._coded(effect)
 
