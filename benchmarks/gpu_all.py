@@ -13,6 +13,7 @@ became of every step is in steps.json; steps that were done are not done again, 
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import signal
@@ -40,19 +41,21 @@ class Step:
 
     Attributes:
         command: what follows the interpreter; {out}, {device} and {data} are filled in.
-        small: what is added, or replaces an option's value, on a processor.
         seconds: it may take.
+        small: what is added, or replaces an option's value, on a processor.
+        side_by_side: its tests may run at the same time, where pytest-xdist is installed.
     """
 
     name: str
     command: Sequence[str]
     seconds: float
     small: Sequence[str] = ()
+    side_by_side: bool = False
 
 
 def _tests(name: str, seconds: float, *chosen: str) -> Step:
     command = ("-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "--durations=5", "-q", *chosen)
-    return Step(name, command, seconds)
+    return Step(name, command, seconds, side_by_side="tests/gpu" in chosen[0])
 
 
 def _script(name: str, file: str, seconds: float, options: str, small: str) -> Step:
@@ -62,7 +65,7 @@ def _script(name: str, file: str, seconds: float, options: str, small: str) -> S
 TOY = "--workload toy-dnn --steps 4 --rounds 1"
 STEPS = (
     _script("about", "gpu_about.py", 180, "--device {device} --out {out}/about.json", ""),
-    _tests("tests-rows", 300, "tests/gpu/test_gpu.py"),
+    _tests("tests-rows", 400, "tests/gpu/test_gpu.py"),
     _script("rows", "gpu_rows.py", 120, "--device {device} --out {out}/rows.json", "--parameters 100000 --rounds 2"),
     _script("speed-blstm", "gpu.py", 240, "--device {device} --out {out}/speed-blstm.json", TOY),
     _script("speed-dnn", "gpu.py", 200, "--workload dnn --steps 200 --device {device} --out {out}/speed-dnn.json", TOY),
@@ -123,6 +126,8 @@ def filled(step: Step, options: argparse.Namespace, seconds: float) -> list[str]
     command = [sys.executable]
     for part in (*step.command, *(step.small if options.device == "cpu" else ())):
         command += [str(folder) for folder in options.data] if part == "{data}" else [part.format(**values)]
+    if step.side_by_side and options.device == "cuda" and importlib.util.find_spec("xdist") is not None:
+        command += ["-n", "4", "--dist", "load"]
     if "large_batch" in step.command[0]:
         command += ["--seconds", f"{max(1.0, seconds - 2 * GRACE_SECONDS):.0f}"]
     return command

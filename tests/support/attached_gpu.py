@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import roundelay
+from support.attached_laws import on_a_device
 from support.launched import report
 
 STEPS = 60
@@ -127,4 +128,6 @@ def killed(strategy: str, device: str) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[3] == "cpu":
+        on_a_device(mapped=True)
     {"loops": loops, "killed": killed}[sys.argv[1]](sys.argv[2], sys.argv[3])

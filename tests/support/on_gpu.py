@@ -14,6 +14,8 @@ NEEDED = [
         not torch.cuda.is_available() if ON_GPU else "ROUNDELAY_TEST_DEVICE" not in os.environ,
         reason="torch sees no GPU here",
     ),
+    # cuDNN would have the weights of a recurrent layer in an order of its own: rows have them in the module's.
+    pytest.mark.filterwarnings("ignore:RNN module weights"),
 ]
 """Marks of a module of tests."""
 
