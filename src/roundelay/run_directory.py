@@ -47,6 +47,7 @@ CHANGEABLE: tuple[str, ...] = tuple(
         "disk_patience",
         "curve_points",
         "encrypt",
+        "exchange_share",
     )
 )
 RESIZED = ("training.learners ", "training.stragglers ")

@@ -76,6 +76,7 @@ def test_a_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is_store
         assert found.first.attendance.left[1] == HOST_LOST
         assert found.first.arena.liveness.alive[0]
         assert same(before, stored(found, 0))
+        until(lambda: bool(found.coordinator._hosts.lost))
         assert found.coordinator._hosts.lost[0].ranks == (1,)
 
 

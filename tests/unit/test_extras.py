@@ -25,7 +25,9 @@ SCRIPT = """
 import importlib, pkgutil, sys, roundelay
 
 for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
-    if module.name not in ("roundelay.__main__", "roundelay.speech.corpus.demo.voice"):  # programs
+    programs = "roundelay.__main__", "roundelay.speech.corpus.demo.voice"
+    for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
+    if module.name not in (*programs, for_gpus):
         importlib.import_module(module.name)
 import torch
 

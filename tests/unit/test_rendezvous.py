@@ -118,12 +118,21 @@ def test_a_file_by_some_name_is_no_row_on_a_device(tmp_path: Path) -> None:
         {"cuda": [0] * 8},
         {"cuda": "AAAA"},
     ]
+    without: dict[str, Any] = {"centre": None, "beside the centre": {}}
     for said in odd:
         with pytest.raises(ValueError, match=r"no shared memory|no descriptor|no handle|a handle"):
-            mapped({"row": [said], "centre": None}, ("row",), 1000, False, 1)
-    others: list[Any] = [{"centre": None}, {"row": [], "centre": None}, {"row": [{}], "centre": {}}, {"row": {}}, 7]
+            mapped({"row": [said], **without}, ("row",), 1000, False, 1)
+    others: list[Any] = [
+        without,
+        {"row": [], **without},
+        {"row": [{}], **without, "centre": {}},
+        {"row": [{}], **without, "beside the centre": {"velocity": {}}},
+        {"row": [{}], **without, "beside the centre": []},
+        {"row": {}},
+        7,
+    ]
     for handles in others:
-        with pytest.raises(ValueError, match="handles of other"):
+        with pytest.raises(ValueError, match=r"handles of (other|another)"):
             mapped(handles, ("row",), 1000, False, 1)
     os.close(descriptor)
     assert (tmp_path / "data").read_bytes() == b"\7" * 4000
