@@ -88,17 +88,23 @@ def looped(what: Measured, attached: bool = False) -> float:
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
     batch = Repeated(workload, where)
     session = attach(network, optimizer, "adpsgd") if attached else None
+    found = _steps_a_second(network, optimizer, batch, where, what.steps)
+    if session is not None:
+        session.close()
+    return found
+
+
+def _steps_a_second(
+    network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, where: torch.device, steps: int
+) -> float:
     started = 0.0
-    for step in range(-WARM_UP, what.steps):
+    for step in range(-WARM_UP, steps):
         if step == 0:
             finish(where)
             started = time.monotonic()
         _step(network, optimizer, batch, where.type)
     finish(where)
-    seconds = time.monotonic() - started
-    if session is not None:
-        session.close()
-    return what.steps / seconds
+    return steps / (time.monotonic() - started)
 
 
 def _step(network: nn.Module, optimizer: torch.optim.Optimizer, batch: Repeated, kind: str) -> None:
@@ -148,14 +154,7 @@ def rival_rank(what: Measured, learners: int, library: str, folder: str, rank: i
     network = nn.parallel.DistributedDataParallel(workload.network().to(where), gradient_as_bucket_view=True)
     optimizer = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, fused=where.type == "cuda")
     batch = Repeated(workload, where)
-    started = 0.0
-    for step in range(-WARM_UP, what.steps):
-        if step == 0:
-            finish(where)
-            started = time.monotonic()
-        _step(network, optimizer, batch, where.type)
-    finish(where)
-    print(json.dumps(what.steps / (time.monotonic() - started)), flush=True)
+    print(json.dumps(_steps_a_second(network, optimizer, batch, where, what.steps)), flush=True)
     distributed.destroy_process_group()
 
 

@@ -12,13 +12,12 @@ from torch import Tensor
 from roundelay.algorithms.rules import describe, find
 from roundelay.core.effects import Fetch, Gather, Quorum
 from roundelay.runtime.hosts.exchange.messages import Senseless, read_gather
-from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.worker import Worker
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.quorate import BASE, SUMS, Quorate
 from support.clusters import cluster, make_strategy, plan
-from support.two_hosts import Host, ask, hosts, start, train
+from support.two_hosts import Host, ask, break_links, hosts, start, train
 from support.until import until
 
 AVERAGING = ("bsp", "bmuf", "bmuf nesterov=true", "bmuf-fairseq", "slowmo", "diloco")
@@ -169,18 +168,7 @@ def test_a_contribution_counts_once_though_its_link_breaks(when: str, monkeypatc
     with hosts([0, 1], "bsp quorum=2", P) as (zero, one):
         before = begun(zero, one)
         mine, theirs = opened(zero, one)
-        broken: list[str] = []
-        whole = Link.send
-
-        def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
-            if kind == when and len(broken) < 2:
-                broken.append(kind)
-                if len(broken) == 2:
-                    whole(link, kind, header, payload)
-                link.close()
-            whole(link, kind, header, payload)
-
-        monkeypatch.setattr(Link, "send", send)
+        broken = break_links(monkeypatch, when)
         (thread,) = together(lambda: ask(theirs, gather(theirs, ALL, 4.0)))
         until(lambda: bool(zero.arena.gatherings.came[1]) and (when != "fetch" or len(broken) == 2))
         assert ask(mine, gather(mine, ALL, 2.0))

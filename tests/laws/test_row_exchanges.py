@@ -5,7 +5,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,10 +20,9 @@ from roundelay.core.effects import Begin, Exchange, Fetch, Rule, Wait
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
-from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, plan
-from support.two_hosts import LONG, ask, even, hosts, start, train
+from support.two_hosts import LONG, ask, break_links, even, hosts, start, train
 from support.until import until
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
@@ -284,18 +283,7 @@ def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
 ) -> None:
     """The link breaks under any of its four messages, or right behind one."""
     with hosts([0, 1]) as (zero, one):
-        broken: list[str] = []
-        whole = Link.send
-
-        def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
-            if kind == when and len(broken) < 2:
-                broken.append(kind)
-                if len(broken) == 2:
-                    whole(link, kind, header, payload)
-                link.close()
-            whole(link, kind, header, payload)
-
-        monkeypatch.setattr(Link, "send", send)
+        broken = break_links(monkeypatch, when)
         assert ask(one.workers[1], Exchange(0, pair_average_)) is not None
         assert broken
         middle = start(1).lerp(start(0), 0.5)

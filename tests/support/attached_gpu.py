@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -13,6 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 import roundelay
 from support.attached_laws import on_a_device
 from support.launched import report
+from support.until import until
 
 STEPS = 60
 """More than a session watches closely (watch.CLOSE)."""
@@ -118,8 +118,8 @@ def killed(strategy: str, device: str) -> None:
     def after(step: int) -> None:
         if step == STEPS // 3 and session.rank == 0:
             os.kill(os.getpid(), signal.SIGKILL)
-        while step == STEPS // 2 and 0 in session.living:
-            time.sleep(0.01)
+        if step == STEPS // 2:
+            until(lambda: 0 not in session.living)
 
     train(module, optimizer, session.rank, device, False, after)
     living = list(session.living)

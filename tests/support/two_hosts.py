@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -202,3 +203,21 @@ def ask(worker: Worker, effect: Any) -> Any:
 def even(*found: Host) -> bool:
     """Is no row half written?"""
     return not any(host.arena.row_versions.versions.astype(int).sum() % 2 for host in found)
+
+
+def break_links(monkeypatch: pytest.MonkeyPatch, when: str) -> list[str]:
+    """Break the link under the first message of a kind, and right behind the second. As many as were broken are in
+    the list."""
+    broken: list[str] = []
+    whole = Link.send
+
+    def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
+        if kind == when and len(broken) < 2:
+            broken.append(kind)
+            if len(broken) == 2:
+                whole(link, kind, header, payload)
+            link.close()
+        whole(link, kind, header, payload)
+
+    monkeypatch.setattr(Link, "send", send)
+    return broken
