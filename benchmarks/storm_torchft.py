@@ -2,12 +2,14 @@
 
     python benchmarks/storm_torchft.py --out DIR [--every 15] [--lasting 3] [--seconds 300] [--faults kill stop ...]
 
-Replicas of one process train a character model on two or more hosts made of network namespaces, twice: undisturbed for
-`--seconds`, and as many minibatches once more while faults come. The lighthouse is a process of the first host and is
-spared. A replica that was killed is started again after `--lasting` seconds, and takes its state from one that lives,
-as torchft does. What counts are minibatches that replicas have committed together; a period that is thrown away does
-not. `--every`, `--lasting`, `--seed` and `--faults` mean the same as there, so the same seed is the same schedule.
-torchft needs a quorum for every outer step: `--timeout` is how long it waits for the dead.
+Replicas of one process train a character model on two or more hosts made of network namespaces, three times:
+undisturbed for `--seconds`, as many minibatches while faults come, and once more undisturbed. With `--ours STRATEGY`
+the same model on the same text goes through the same schedule by `roundelay.attach` (storm_text.py), in the folder
+`ours`: numbers of two systems are compared on one model, or not at all. The lighthouse is a process of the first host
+and is spared. A replica that was killed is started again after `--lasting` seconds, and takes its state from one that
+lives, as torchft does. What counts are minibatches that replicas have committed together; a period that is thrown
+away does not. `--every`, `--lasting`, `--seed` and `--faults` mean the same as there, so the same seed is the same
+schedule. torchft needs a quorum for every outer step: `--timeout` is how long it waits for the dead.
 """
 
 import argparse
@@ -32,7 +34,7 @@ from two_hosts_tasks import TextTask
 from roundelay.core.files import write_json
 from roundelay.runtime.clocks import steady_clock
 from roundelay.runtime.namespaces.hosts import Hosts, why_not
-from roundelay.storm.both import RunEnd, StormOptions, StormResult
+from roundelay.storm.both import RunEnd, StormOptions, StormResult, run_storm
 from roundelay.storm.faults import Fault, checked_kinds, schedule
 from roundelay.storm.hosted import HostedCommand, Look, StormCommand
 from roundelay.storm.notes import LABEL, NOTE_NAME, Note, note_of
@@ -41,6 +43,8 @@ from roundelay.storm.running import watch_training
 from roundelay.storm.story import Story
 from roundelay.terminal import Bar
 
+MINE = "replica-{rank}.txt"
+"""Note of the minibatches of one replica, since it was started last, that were committed."""
 HEARTBEAT_MS = 2000
 """Silence after which the lighthouse takes a replica for dead (torchft's default: 5000)."""
 
@@ -98,7 +102,9 @@ class HostedTorchft(HostedCommand):
         most = max((note.steps for note in notes.values()), default=0)
         label = self.command.exp / LABEL
         said, self._labelled = not self._labelled and label.exists(), self._labelled or label.exists()
-        return Look((most,) if most else (), living, label.read_text() if said else "")
+        work = [self.command.exp / MINE.format(rank=rank) for rank in range(self.command.hosts)]
+        numbers = tuple(int(path.read_text() or 0) for path in work if path.exists())
+        return Look((most,) if most else (), living, label.read_text() if said else "", numbers)
 
     def left(self) -> list[int]:
         if self._lighthouse is not None and self._lighthouse.poll() is None:
@@ -135,6 +141,7 @@ def replica(options: argparse.Namespace) -> None:
     patience = timedelta(seconds=options.timeout)
     manager, _store = torchft_manager(place, parts, least=1, timeout=patience, init_sync=True)
     (folder / LABEL).write_text(f"torchft DiLoCo, period {options.period}, {len(place.addresses)} replicas")
+    mine, step = 0, manager.current_step()
     drawn, began = np.random.default_rng([17, rank, os.getpid()]), steady_clock()
     file = os.open(folder / NOTE_NAME.format(rank=rank), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     with DiLoCo(manager, [network], optimizer, outer, sync_every=options.period):
@@ -144,7 +151,10 @@ def replica(options: argparse.Namespace) -> None:
             torch.autograd.backward(task.loss(network(*inputs), targets))
             optimizer.step()
             committed = manager.batches_committed() * options.period
+            mine += options.period if manager.current_step() > step and manager.is_participating() else 0
+            step = manager.current_step()
             os.pwrite(file, Note(committed, (), steady_clock()).packed(), 0)
+            (folder / MINE.format(rank=rank)).write_text(f"{mine}")
             late = options.minibatches == 0 and committed and steady_clock() - began > options.seconds
             if late or committed >= options.minibatches > 0:
                 os._exit(0)
@@ -154,7 +164,7 @@ def run(options: argparse.Namespace, name: str, minibatches: int, faults: Iterat
     """One of the two runs."""
     words = ["--text", str(Path(options.text).resolve()), "--period", str(options.period)]
     words += ["--timeout", str(options.timeout), "--seconds", str(options.seconds), "--minibatches", str(minibatches)]
-    command = TorchftCommand(Path(options.out) / name, options.hosts, 1, options.link, tuple(words))
+    command = TorchftCommand(Path(options.out) / name, options.hosts, 1, options.link, words=tuple(words))
     return watch_training(command, faults, options.lasting, Bar(), 5 * options.seconds)
 
 
@@ -173,6 +183,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=0)
     parser.add_argument("--faults", nargs="+", default=["kill", "crash", "stop", "cut", "slow"])
     parser.add_argument("--link", default="10gbit")
+    parser.add_argument("--ours", default="", metavar="STRATEGY", help="this one too, on the same model")
     parser.add_argument("--role", choices=("replica", "lighthouse"), help=argparse.SUPPRESS)
     parser.add_argument("--addresses", nargs="+", help=argparse.SUPPRESS)
     parser.add_argument("--minibatches", type=int, default=0, help=argparse.SUPPRESS)
@@ -187,14 +198,37 @@ def main() -> None:
     )
     minibatches = calm.progress[-1][1]
     stormy = run(options, "storm", minibatches, islice(drawn, options.most or None))
+    after = run(options, "undisturbed-after", minibatches, iter(()))
     label = (Path(options.out) / "storm" / LABEL).read_text()
     ends = RunEnd(label, minibatches), RunEnd(label, stormy.progress[-1][1])
-    found = StormResult(calm, stormy, ends, "minibatches")
+    found = StormResult(calm, stormy, after, ends, "minibatches")
     write_json(Path(options.out) / "storm-result.json", found.to_json())
     chosen = StormOptions("", Path(options.out), hosts=options.hosts, every=options.every, lasting=options.lasting)
-    print(f"{100 * found.share:.1f} % of the minibatches that count a second without faults, {found.to_json()}")
+    print(f"torchft: {found.whole}; {found.to_json()}")
     print(write_page(found, chosen, Path(options.out) / "storm.html"))
+    if options.ours:
+        ours(options, minibatches)
     return None
+
+
+def ours(options: argparse.Namespace, minibatches: int) -> None:
+    """The same model, text, hosts and schedule by roundelay.attach; each learner takes its part of the steps."""
+    script = [Path(__file__).with_name("storm_text.py"), "--text", Path(options.text).resolve()]
+    chosen = StormOptions(
+        "",
+        Path(options.out) / "ours",
+        script=(*map(str, script), "--strategy", options.ours, "--steps", f"{minibatches // options.hosts}"),
+        hosts=options.hosts,
+        every=options.every,
+        lasting=options.lasting,
+        kinds=checked_kinds(options.faults),
+        seed=options.seed,
+        most=options.most,
+        link=options.link,
+    )
+    found = run_storm(chosen, Bar())
+    print(f"{options.ours}: {found.whole}; {found.to_json()}")
+    print(write_page(found, chosen, chosen.out / "storm.html"))
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
     python docs/pictures/screens.py FOLDER report compare
 
-Trains the demo corpus in FOLDER under virtual time, so that the pictures do not depend on the machine that draws them;
-called again, it trains what is missing. Where nothing else runs, report takes some minutes and compare a quarter of an
-hour. Needs chromium.
+report is the page of the demo, run in FOLDER/demo: its seconds are those of this machine. compare trains its corpus
+under virtual time, so that it does not depend on the machine; called again, it trains what is missing. Where nothing
+else runs, report takes some minutes and compare a quarter of an hour. Needs chromium.
 """
 
 import shutil
@@ -17,10 +17,6 @@ from roundelay.cli import main as roundelay
 
 DOCS = Path(__file__).resolve().parents[1]
 SLOWED = ["--straggler", "1:3x"]
-RUNS = {
-    "ssgd-slowed": ["--strategy", "ssgd", "--learners", "2", *SLOWED],
-    "adpsgd-slowed": ["--strategy", "adpsgd:random-ring", "--learners", "2", *SLOWED],
-}
 GRID = ["--strategies", "ssgd", "adpsgd:random-ring", "--learners", "1,4", "--seeds", "3", *SLOWED]
 SIZE = "1100,760"
 """Pixels of a picture."""
@@ -42,13 +38,10 @@ def prepared(folder: Path) -> list[str]:
 
 
 def report(folder: Path) -> Path:
-    """The page of the demo's two trainings, of three epochs each."""
-    paths, page = prepared(folder), folder / "report.html"
-    exps = [str(folder / "runs" / name) for name in RUNS]
-    for exp, how in zip(exps, RUNS.values(), strict=True):
-        run("train", "demo", "--exp", exp, *how, "--runtime", "sim", *paths, "schedule.max_epochs=3")
-    run("decode", *exps)
-    run("report", *exps, "--out", str(page))
+    """The page of `make demo` itself, in the seconds of the machine that draws it."""
+    page = folder / "demo" / "report.html"
+    if not page.exists():
+        run("demo", "--folder", str(folder / "demo"))
     return page
 
 

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from posixpath import normpath, relpath
+from posixpath import join, normpath, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -42,10 +42,20 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mends links, which are written for the repository: there docs is a folder."""
-    if page.file.src_uri.startswith("reference/"):
+    """Mends links, which are written for the repository: there docs is a folder. The first page is the README, with the
+    list of all pages behind it."""
+    uri = page.file.src_uri
+    if uri.startswith("reference/"):
         return markdown
-    here = page.file.src_uri if page.file.src_uri in TAKEN_IN else f"docs/{page.file.src_uri}"
+    if uri != "index.md":
+        return _mended(markdown, uri if uri in TAKEN_IN else f"docs/{uri}", config, files)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lists = markdown[markdown.index("\n## ") :].replace("\n## ", "\n### ")
+    pages = f"\n## All pages\n{_mended(lists, 'docs/index.md', config, files)}"
+    return _mended(readme, "README.md", config, files) + pages
+
+
+def _mended(markdown: str, here: str, config: MkDocsConfig, files: Files) -> str:
     parts = _FENCE.split(markdown)
     parts[::2] = [_LINK.sub(lambda found: _link(found, here, config, files), part) for part in parts[::2]]
     return "".join(parts)
@@ -55,7 +65,7 @@ def _link(found: re.Match[str], here: str, config: MkDocsConfig, files: Files) -
     shown, target, anchor = found[1], found[2], found[3] or ""
     if "://" in target or target.startswith("mailto:"):
         return found[0]
-    there = normpath(f"{os.path.dirname(here)}/{target}")
+    there = normpath(join(os.path.dirname(here), target))
     there = "docs/index.md" if there == "README.md" else there
     if there.endswith(".ipynb") and (page := there.replace(".ipynb", ".md")) != here:
         there = page  # a notebook is shown as its page; only that has the notebook itself

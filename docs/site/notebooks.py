@@ -1,5 +1,8 @@
-"""Tutorial notebooks as pages of the site. They are kept without outputs; `make docs` runs them, so that a page shows
-their output of today."""
+"""Tutorial notebooks as pages of the site. They are kept with their outputs, for those who read them where they lie;
+`make docs` runs them again, so that a page shows their output of today.
+
+    python docs/site/notebooks.py        run them all, and keep what they show
+"""
 
 import json
 import re
@@ -12,6 +15,7 @@ Cell = Mapping[str, Any]
 
 SECONDS = 100
 """Limit for one cell."""
+_BAR = re.compile("[█░]{8}")
 _WRITTEN_OVER = re.compile(r"[^\n]*\r(?!\n)")
 
 
@@ -32,6 +36,27 @@ def executed(path: Path) -> Mapping[str, Any]:
         NotebookClient(notebook, config=talk, timeout=SECONDS, resources=resources).execute()
     found: Mapping[str, Any] = notebook
     return found
+
+
+def with_outputs(path: Path) -> str:
+    """The file of the notebook with what its cells show as text, without bars and paths of the machine."""
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell, ran in zip(notebook["cells"], executed(path)["cells"], strict=True):
+        if cell["cell_type"] == "code":
+            cell["execution_count"] = ran["execution_count"]
+            cell["outputs"] = [kept for output in ran["outputs"] if (kept := _kept(output, ran["execution_count"]))]
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _kept(output: Cell, count: int) -> Cell | None:
+    text = shown(output)
+    lines = [line for line in text.splitlines(keepends=True) if line.strip() and not _BAR.search(line)]
+    if not lines or output.get("name") == "stderr" or output["output_type"] == "display_data":
+        return None
+    if output["output_type"] == "stream":
+        return {"name": "stdout", "output_type": "stream", "text": lines}
+    plain = {"text/plain": text.rstrip("\n").splitlines(keepends=True)}
+    return {"data": plain, "execution_count": count, "metadata": {}, "output_type": "execute_result"}
 
 
 def as_page(path: Path, *, run: bool) -> str:
@@ -62,3 +87,8 @@ def shown(output: Cell) -> str:
 
 def _text(lines: str | list[str]) -> str:
     return lines if isinstance(lines, str) else "".join(lines)
+
+
+if __name__ == "__main__":
+    for notebook in sorted((Path(__file__).resolve().parents[1] / "tutorials").glob("*.ipynb")):
+        notebook.write_text(with_outputs(notebook), encoding="utf-8")

@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from roundelay.core.importing import uncollected
+
 if TYPE_CHECKING:
     from roundelay.api.advising import advise
     from roundelay.api.comparing import compare, simulate
@@ -11,8 +13,9 @@ if TYPE_CHECKING:
     from roundelay.api.recipes import load_recipe
     from roundelay.api.recognition import decode
     from roundelay.api.runs import load_run, report
+    from roundelay.api.serving import serve
     from roundelay.api.training import train
-    from roundelay.api.transcribing import serve, transcribe
+    from roundelay.api.transcribing import transcribe
     from roundelay.attached import Session, attach
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from roundelay.speech.corpus.inspection.inspect import InspectOptions
     from roundelay.speech.corpus.options import PrepareOptions
 
-__version__ = "0.1.0"
+__version__ = "0.3.0.dev0"
 
 _PLACES = {
     "Contenders": "roundelay.grids.grid",
@@ -52,7 +55,7 @@ _PLACES = {
     "prepare": "roundelay.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "report": "roundelay.api.runs",
-    "serve": "roundelay.api.transcribing",
+    "serve": "roundelay.api.serving",
     "simulate": "roundelay.api.comparing",
     "train": "roundelay.api.training",
     "transcribe": "roundelay.api.transcribing",
@@ -96,7 +99,8 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """The function or class of this name, loaded now."""
     if name in _PLACES:
-        return getattr(import_module(_PLACES[name]), name)
+        with uncollected():
+            return getattr(import_module(_PLACES[name]), name)
     raise AttributeError(f"module 'roundelay' has no attribute {name!r}")
 
 

@@ -32,6 +32,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths, OnDeath, check_may_go_on
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.speech.data.problems import counted, listing
+from roundelay.speech.hmm.alignment import SUMMARY, require_summary
 from roundelay.speech.model_input import ModelInput
 from roundelay.speech.models import AcousticNetwork
 from roundelay.speech.prepared import load_corpus, read_summary
@@ -171,10 +172,12 @@ def _task(recipe: Recipe) -> AcousticTask:
     """The task of a recipe whose order is settled.
 
     Raises:
-        UserError: there is no such device; objective, model and minibatch do not fit together.
+        UserError: there is no such device, or no alignment; objective, model and minibatch do not fit together.
     """
     training = recipe.training
     _check_objective(recipe)
+    if not recipe.unaligned and not (recipe.aligned / SUMMARY).is_file():
+        require_summary(recipe.aligned)  # says so before anything is begun
     return AcousticTask(
         recipe.corpus,
         None if recipe.unaligned else recipe.aligned,

@@ -31,8 +31,11 @@ from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load, need
+from roundelay.core.importing import import_uncollected
 from roundelay.core.strategy_text import did_you_mean
+from roundelay.recipes.known import corpora as corpora_by_name
 from roundelay.runtime.launch.threads import wait_politely
+from roundelay.stopping import Ended
 from roundelay.terminal import Verbosity, complain, console, tidy
 
 ABOUT = "Train acoustic models on many learners, from recorded speech to word error rate."
@@ -40,7 +43,7 @@ ABOUT = "Train acoustic models on many learners, from recorded speech to word er
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; 0 done, 1 a defect, or bad recordings among many, 2 something the user can mend, 130
-    interrupted."""
+    interrupted, 128 and its number after another signal."""
     words = sys.argv[1:] if arguments is None else arguments
     if not words:
         console.print(f"{ABOUT}\n\n{FIRST_STEPS}", markup=False, end="")
@@ -51,13 +54,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
             if options.asked in OF_SPEECH:
                 need("speech", options.asked)
+            options.parser.check_values(options)
             wait_politely()  # before any command imports torch
+            import_uncollected("torch")
             return int(options.run(options) or 0)
     except UserError as error:
         if Verbosity.verbose:
             traceback.print_exc()
         complain(str(error))
         return 2
+    except Ended as error:
+        complain(str(error))
+        return error.status
     except KeyboardInterrupt:
         complain("interrupted.")
         return 130
@@ -73,7 +81,7 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
     options, rest = parser.parse_known_args(words)
     if rest:
         if not hasattr(options, "overrides"):
-            commands[words[place]].error(f"nobody asked for {' '.join(rest)}")
+            commands[words[place]].error(f"takes no further words, and there is {' '.join(rest)}")
         if wrong := [text for text in rest if text.startswith("-") or "=" not in text]:
             commands[words[place]].error(f"{' '.join(wrong)} is neither an option nor an override, section.key=value")
         options.overrides = [*options.overrides, *rest]
@@ -103,7 +111,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         commands[name] = adding.add_parser(
             name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
         )
-        commands[name].set_defaults(run=run, asked=name)
+        commands[name].set_defaults(run=run, asked=name, parser=commands[name])
         commands[name].add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
@@ -135,18 +143,39 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     lists.add(command)
 
     def show_help(options: argparse.Namespace) -> None:
-        asked = parser if options.command is None else _command(options.command, commands)
-        console.out(asked.format_help(), highlight=False, end="")
+        name, *further = options.command or [None]
+        _explain(parser if name is None else _command(name, commands), further)
 
     def complete(options: argparse.Namespace) -> None:
         shtab = load("shtab", "completion", "completion")
         console.out(shtab.complete(parser, shell=options.shell), highlight=False)
 
     sub = command("help", show_help, "explain a command, or list all of them")
-    sub.add_argument("command", nargs="?", help="the command (default: all)")
+    sub.add_argument(
+        "command", nargs="*", help="the command, and one of its words or options, without hyphens (default: all)"
+    )
     sub = command("completion", complete, "print a script that completes commands and options in a shell")
     sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     return parser, commands
+
+
+def _explain(parser: Parser, words: Sequence[str]) -> None:
+    """Print the help of a command, and what some of its words or options are."""
+    console.out(parser.format_help(), highlight=False, end="")
+    for word in words:
+        if (about := _about(parser, word)) is None:
+            raise UserError(f"{parser.prog.removeprefix('roundelay ')} knows no {word!r}. What it knows is above.")
+        console.out(f"\n{word}: {about}", highlight=False)
+
+
+def _about(parser: Parser, word: str) -> str | None:
+    """Sentence on a word or an option of a command; None if the command does not know it."""
+    for action in parser.options:
+        if f"--{word}" in action.option_strings:
+            return str(action.help)
+        if word in (action.choices or ()):
+            return corpora_by_name().get(word) if action.dest == "corpus" else str(action.help)
+    return None
 
 
 def _demo(options: argparse.Namespace) -> int:

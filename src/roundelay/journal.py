@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from roundelay.core.records import (
+    EVENTS,
     Evaluation,
     Exchanges,
     HostJoined,
@@ -20,7 +21,7 @@ from roundelay.core.records import (
 from roundelay.core.state import Statistics
 from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger
 from roundelay.loggers.tensorboard import TensorBoard
-from roundelay.run_directory import EVENTS, append
+from roundelay.run_directory import append
 from roundelay.runtime.base import Lost, Outcome, staleness_summary
 from roundelay.saving import Position, Room
 
@@ -44,7 +45,7 @@ class Journal:
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._exp, self._room, self._time, self._tell = run.exp, room, time, tell
-        self._tensorboard, self._loggers = TensorBoard(), [*loggers]
+        self._tensorboard, self._loggers = TensorBoard(tell), [*loggers]
         self._tensorboard.begin(run)
         self._each(lambda logger: logger.begin(run))
         self._deaths: Counter[tuple[int, str]] = Counter()  # said in this segment: rank and reason
@@ -117,9 +118,19 @@ class Journal:
         self.lose_all(outcome.lost)
         for joined in outcome.joined:
             self.say(LearnerJoined(**time, rank=joined.rank, copied=joined.copied))
-        for gone in outcome.hosts_lost:
-            undone = {"redrawn": gone.redrawn, "missing": gone.missing}
-            self.say(HostLost(**time, host=gone.host, ranks=[*gone.ranks], reason=gone.reason, **undone))
+        for number, gone in enumerate(outcome.hosts_lost, 1):
+            again = any(later.host == gone.host for later in outcome.hosts_lost[number:])  # which says all of it
+            missing = 0 if again else sum(outcome.missing[rank] for rank in gone.ranks if outcome.missing)
+            self.say(
+                HostLost(
+                    **time,
+                    host=gone.host,
+                    ranks=[*gone.ranks],
+                    reason=gone.reason,
+                    redrawn=gone.redrawn,
+                    missing=missing,
+                )
+            )
         for back in outcome.hosts_joined:
             self.say(HostJoined(**time, host=back.host, ranks=[*back.ranks], copied=back.copied))
         self.say(
@@ -135,6 +146,7 @@ class Journal:
                 learner_steps=counts.steps.tolist(),
                 **_spent(outcome),
                 **_gathered(outcome),
+                learner_missing=[*outcome.missing] if any(outcome.missing) else [],
             )
         )
         histogram, largest, mean = staleness_summary(counts)

@@ -13,7 +13,6 @@ from roundelay.checkpoint import Checkpoint, bytes_of, load_checkpoint, set_asid
 from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import (
     CheckpointDamaged,
@@ -39,10 +38,11 @@ from roundelay.runtime.base import (
     Outcome,
     Runtime,
     SegmentPlan,
+    ended_by_death,
     wall_clock,
 )
 from roundelay.runtime.resize import beginning_after, begun_at, resized
-from roundelay.saving import Found, Position, Room, Saves
+from roundelay.saving import BEGINNING, Found, Position, Room, Saves
 
 RESTARTS = 20
 """Number of times that one call of `train` starts learners again after a death, before it takes deaths for a habit."""
@@ -98,8 +98,8 @@ class Run:
                     return None
                 self._evaluation(self.job.held_out, untrained, epoch=-1, accepted=True)
                 self.now.schedule = schedules.start(self.job.schedule, self.job.minibatch.number, untrained.mean_loss)
-                self.now.judge("epoch-0000", untrained.mean_loss)
-                self._checkpoint("epoch-0000")
+                self.now.judge(BEGINNING, untrained.mean_loss)
+                self._checkpoint(BEGINNING)
             while not self.now.schedule.stopped:
                 if not self._epoch():
                     return None
@@ -170,7 +170,7 @@ class Run:
                 self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
             if goes_on:
                 raise
-            raise self.saves.bereaved(error, self.job.cluster.strategy.label, segment.epoch.epoch) from error
+            raise self._bereaved(error) from error
         except TimeoutError as error:
             raise UserError(
                 f"{error}. If it hangs, the same command resumes from {self.saves.folder}; if it is only slow, raise "
@@ -178,6 +178,20 @@ class Run:
             ) from error
         finally:
             self.progress.finish()
+
+    def _bereaved(self, error: LearnerDied) -> UserError:
+        """The error for a death that ends this run: no more is promised than would come."""
+        strategy, job, others = self.job.cluster.strategy, self.job, ""
+        if error.last:
+            why = "no learner is left that could go on"
+        elif self.restarts >= RESTARTS and job.survives_death():
+            why = f"after {RESTARTS} starts in one call the run starts nobody again"
+        elif job.after_death == "shrink":
+            why = f"{strategy.label} cannot run with fewer"
+        else:
+            why, others = ended_by_death(strategy)
+            others = "" if job.after_death == "go-on" else others
+        return self.saves.bereaved(error, why, self.learner.unit, others)
 
     def _judge(self, loss: Statistics) -> None:
         """The epoch is trained and evaluated: let the schedule decide, and keep the state."""
@@ -254,9 +268,7 @@ class Run:
             shown = glance.frames
             self.live.look(glance)
             points.look(glance)
-            if not self.job.cluster.strategy.traits.synchronous or self.job.after_death == "go-on":
-                # else it ends the segment, which says so
-                self.journal.lose_all(glance.lost)
+            self.journal.lose_all(glance.lost)
             # Without a minibatch trained the segment would stop where it began, again and again.
             self.due = self.due or (glance.frames > 0 and wall_clock() - started >= self.job.checkpoint_seconds)
             return self._asked() or self.due
@@ -266,6 +278,10 @@ class Run:
     def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
         rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
         self.now.count(outcome)
+        if any(outcome.missing):
+            parts = [f"{count:,} of learner {rank}" for rank, count in enumerate(outcome.missing) if count]
+            unit, epoch = self.learner.unit, segment.epoch.epoch + 1
+            self._tell(f"{unit} of epoch {epoch} that nobody has trained: {', '.join(parts)}")
         self.journal.segment(segment.epoch.epoch, rate, outcome, self.now)
 
     # Evaluation -------------------------------------------------------------------------------------------------------
@@ -321,7 +337,7 @@ class Run:
         )
         self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         # Last: with it the run counts as finished.
-        self.room.wait_for(lambda: write_json(self.exp / Results.FILE, results.to_json()), self.exp)
+        self.room.wait_for(lambda: results.write(self.exp), self.exp)
         self.live.finish()
         return results
 
@@ -364,7 +380,7 @@ class Run:
 
     def _announce(self, found: Found | None) -> None:
         job = self.job
-        for path, reason in found.damaged if found else ():
+        for path, reason in found.damaged if found else self.saves.untrained:
             self._damaged(path, reason, found.path if found else None)
         begun = RunStarted(**self._time(), **self._identity(), train_frames=self.examples, resumed=found is not None)
         self.journal.say(begun)

@@ -7,7 +7,7 @@ import platform
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_json, unwritable, write_json, write_text
+from roundelay.core.folders import RECIPE
 from roundelay.core.parsing import parse_json
 from roundelay.core.records import (
+    EVENTS,
     LASTING,
+    HostLost,
     Record,
     Results,
     Segment,
@@ -31,8 +34,6 @@ from roundelay.core.records import (
     to_line,
 )
 
-RECIPE = "recipe.yaml"
-EVENTS = "events.jsonl"
 PLACE = "place.json"
 """The file that says where the recipe's relative paths begin: see Origin."""
 CHANGEABLE: tuple[str, ...] = tuple(
@@ -183,24 +184,28 @@ def append(exp: Path, record: Record) -> None:
 
 def cut(exp: Path, size: int) -> None:
     """Drop from the run's log what came after its first `size` bytes and will happen again. What has happened to
-    processes, hosts and files since then stays (`records.LASTING`)."""
+    processes, hosts and files since then stays (`records.LASTING`); but what was missing then is trained again."""
     path = exp / EVENTS
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return
     end = data[:size].rfind(b"\n") + 1  # it may also be shorter than it was: only checkpoints are synced to disk
-    lasting = b"".join(line for line in data[end:].splitlines(keepends=True) if _lasting(line))
+    lasting = b"".join(map(_lasting, data[end:].splitlines(keepends=True)))
     if data != (kept := data[:end] + lasting):
         with atomic_write(path) as file:
             file.write(kept)
 
 
-def _lasting(line: bytes) -> bool:
+def _lasting(line: bytes) -> bytes:
+    """The line as it stays; empty where it goes."""
     try:
-        return line.endswith(b"\n") and isinstance(from_mapping(parse_json(line)), LASTING)
+        record = from_mapping(parse_json(line)) if line.endswith(b"\n") else None
     except (ValueError, TypeError, AttributeError):
-        return False
+        return b""
+    if isinstance(record, HostLost) and record.missing:
+        return to_line(replace(record, missing=0)).encode() + b"\n"
+    return line if isinstance(record, LASTING) else b""
 
 
 def has_trained(exp: Path) -> bool:

@@ -24,10 +24,15 @@ from roundelay.checkpoint import (
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.core.files import DiskFull
+from roundelay.run_directory import has_trained
 from roundelay.runtime.base import ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
 from roundelay.runtime.clocks import pause
 
 FOLDER = "checkpoints"
+BEGINNING = "epoch-0000"
+"""The checkpoint of before any training."""
+NEVER_TRAINED = {BEGINNING, f"{BEGINNING}-at-000000000"}
+"""Those that nothing trained is in: the second is of a run that was stopped before its first round."""
 RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
 DISK_LOOK_SECONDS = 0.2
@@ -154,6 +159,8 @@ class Saves:
 
     def __init__(self, exp: Path, keep: int, room: Room, average: int = 1) -> None:
         self.folder, self._keep, self._room, self._average = exp / FOLDER, keep, room, average
+        self.untrained: list[tuple[Path, str]] = []
+        """Damaged checkpoints of before any training that were set aside, each with what is wrong with it."""
 
     def write(self, name: str, state: ClusterState, position: Position) -> None:
         """Write a checkpoint, and remove those that are not needed any more.
@@ -170,19 +177,24 @@ class Saves:
         # The end of the last epoch stays as long as the running one may be taken back.
         prune(self.folder, {*newest, *ends, name, f"epoch-{position.schedule.epoch:04d}", position.best})
 
-    def bereaved(self, error: LearnerDied, strategy: str, epoch: int) -> UserError:
-        """The error for a death that ends a run of `strategy` in `epoch`: what is lost, and what to do."""
+    def bereaved(self, error: LearnerDied, why: str, unit: str, other: str) -> UserError:
+        """The error for a death that ends a run: what is lost, and what to do.
+
+        Args:
+            why: it ends.
+            unit: of what it trains.
+            other: a way to go on after the next one, in a sentence; empty: none.
+        """
         checkpoint = latest(self.folder)
         stands = f" ({checkpoint.name})" if checkpoint else ""
         return UserError(
-            f"{error}; {strategy} cannot go on without it. Nothing before epoch {epoch + 1} is "
-            f"lost: the last checkpoint{stands} is complete, and {error.frames:,} frames trained since will be trained "
-            f"again. The same command resumes from {self.folder}, also with fewer --learners. With --on-death go-on "
-            "those who are left train on."
+            f"{error}; {why}. The last checkpoint{stands} is complete, and {error.frames:,} {unit} trained since will "
+            f"be trained again. The same command resumes from {self.folder}.{' ' * bool(other)}{other}"
         )
 
     def newest(self) -> Found | None:
-        """The newest whole checkpoint; None where there is none at all.
+        """The newest whole checkpoint; None where there is none at all, or the one of a run that has yet to train is
+        damaged, which is set aside.
 
         Raises:
             UserError: there are some, and all are damaged; names each and its fault.
@@ -194,7 +206,11 @@ class Saves:
                 return Found(path, checkpoint, _position(path, checkpoint), tuple(damaged))
             except Damaged as error:
                 damaged.append((path, str(error)))
-        if damaged:
+        if {path.stem for path, _ in damaged} <= NEVER_TRAINED and not has_trained(self.folder.parent):
+            self.untrained = damaged
+            for path, _ in damaged:
+                set_aside(path)
+        elif damaged:
             raise UserError(
                 f"{self.folder}: no checkpoint is whole. {' '.join(why for _, why in damaged)} Restore one from a "
                 "backup. To train this run again from its beginning, give --begin-anew: its log is kept under another "

@@ -26,6 +26,7 @@ from roundelay.core.configure import build, plain, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.flat import pieces
+from roundelay.core.folders import RECIPE
 from roundelay.core.progress import Progress
 from roundelay.job import Begin, Beginning, Interrupt, Job
 from roundelay.learner.base import Learner
@@ -33,7 +34,6 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.init import FirstPhase, Init
 from roundelay.recipes.kept import kept_recipe
 from roundelay.recipes.recipe import Decoding, Recipe, Training
-from roundelay.run_directory import RECIPE
 from roundelay.runtime.resize import resized
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.saving import FOLDER

@@ -1,4 +1,5 @@
-"""Signals that end a training: with a checkpoint, and with an exit status that a scheduler knows.
+"""Signals that end a training, with a checkpoint, and other long commands, with a sentence on what is kept; and with an
+exit status that a scheduler knows.
 
 SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away), SIGUSR1 and SIGUSR2
 (Slurm's `--signal`, some time before that; submitit takes the latter) ask the run to stop at the next round. The exit
@@ -6,7 +7,7 @@ status is 128 plus the signal's number, the one a process has that the signal ki
 """
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
@@ -51,6 +52,62 @@ def stopping(interrupt: Asked) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class Ended(KeyboardInterrupt):
+    """The end of a command by a signal; the message says what is kept.
+
+    Attributes:
+        status: the exit status of the process.
+    """
+
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message)
+        self.number = number
+
+    @property
+    def status(self) -> int:
+        return 128 + self.number
+
+
+@contextmanager
+def ending(kept: Callable[[], str]) -> Iterator[None]:
+    """Let a signal end what is inside at once; worker processes go with it.
+
+    Args:
+        kept: a sentence on what is kept, asked for at the end.
+
+    Raises:
+        Ended: a signal came. What else goes wrong because of it, in processes that had it too, is not told.
+    """
+    came: list[int] = []
+
+    def end(number: int, _: FrameType | None) -> None:
+        # Ctrl-C twice ends also what cleans up; of other signals a system may send several.
+        if not came or number == signal.SIGINT:
+            came.append(number)
+            raise Ended(number)
+
+    try:
+        before = {number: signal.signal(number, end) for number in SIGNALS}
+    except ValueError:  # only a program's main thread is told of signals
+        before = {}
+    try:
+        yield
+    except BaseException as error:
+        if not came and not isinstance(error, KeyboardInterrupt):
+            raise
+        number = came[0] if came else signal.SIGINT
+        how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+        raise Ended(number, f"{how}; {kept()}") from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def goes_on(folder: object, what: str = "everything so far") -> str:
+    """The sentence of a command that goes on where it was."""
+    return f"{what} is in {folder}. The same command goes on from there."
 
 
 def status(why: str) -> int:

@@ -165,6 +165,9 @@ def tidy() -> Iterator[None]:
         write("")
 
 
+_WIDEST = 10_000  # characters of a line that no person sees
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """A table whose first `left` columns are words and the rest numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -172,8 +175,15 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int
         table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
     for row in rows:
         table.add_row(*(Text(visible(cell)) for cell in row))
-    wide = _Shown(highlight=False, width=max(console.width, 200)) if not console.is_terminal else console
-    wide.print(table)
+    if console.is_terminal:
+        console.print(table)
+        return
+    # For a program, or a file: a line for each row, however long, and nothing behind its last word.
+    wide = _Shown(highlight=False, width=_WIDEST)
+    with wide.capture() as shown:
+        wide.print(table)
+    for line in shown.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
 
 
 def write(text: str) -> None:

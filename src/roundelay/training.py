@@ -19,13 +19,13 @@ from pathlib import Path
 
 from roundelay.checkpoint import latest
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, sweep, unwritable
+from roundelay.core.files import sweep, unwritable
 from roundelay.core.progress import Progress
-from roundelay.core.records import Results
+from roundelay.core.records import EVENTS, Results
 from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Learner
 from roundelay.loop import Run, WentBack
-from roundelay.run_directory import EVENTS, alone, claim_directory, put_away
+from roundelay.run_directory import alone, claim_directory, put_away
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.imported import not_imported_again
 from roundelay.saving import Room, Saves
@@ -61,7 +61,7 @@ def train(
         for folder in (exp, exp / "checkpoints"):
             sweep(folder)
         if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add
-            return Results.from_json(read_json(exp / Results.FILE))
+            return Results.read(exp)
         if begin_anew:
             _put_away(exp, job, progress)
         return _train(job, exp, progress, interrupt)

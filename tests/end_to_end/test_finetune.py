@@ -165,7 +165,7 @@ def test_faults_are_named_before_anything_is_written(packed: Path, capsys: pytes
     for arguments, message in (
         ([*finetune, "--data", "few"], "s of speech are too little to train on: 10 s are the least"),
         ([*finetune, "--data", "wrong"], "Do transcripts and audio belong together?"),
-        ([*finetune, "--data", "nowhere"], "nowhere: no such folder"),
+        ([*finetune, "--data", "nowhere"], "nowhere: no such file or folder"),
         ([*finetune[:3], str(packed), "--data", "few"], "exists: give --out another folder"),
         (["finetune", "few", "--data", "few", "--out", "model"], "not a packed model"),
         ([*finetune, "--data", "few", "--learning-rate", "2"], "--learning-rate 2: give a number between 0 and 1"),

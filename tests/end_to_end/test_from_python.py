@@ -33,6 +33,17 @@ assert seen.summary.score.errors.wer == test.score.errors.wer, seen
 (heard,) = roundelay.transcribe("from_python/model", "source/wav/test0-000.wav", progress=silent)
 assert not heard.problem, heard
 assert {word.word for word in heard.transcripts[0].words} <= {"YES", "NO", "GO", "STAY"}, heard
+model = roundelay.load_model("from_python/model")
+first, *_, last = repr(model).splitlines()
+assert "<model from_python/model: " in first and last.endswith("words wrong>") and len(repr(model)) < 300, model
+assert model.transcribe("source/wav/test0-000.wav").text == heard.text
+assert len(repr(heard)) < 100, heard
+try:
+    model.transcribe("nothere.wav").text
+except roundelay.UserError as error:
+    assert "nothere.wav" in str(error), error
+else:
+    raise AssertionError
 print(roundelay.report("from_python/run", "from_python/page.html"))
 """
 

@@ -19,6 +19,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.progress import Silent
 from roundelay.core.records import (
+    CheckpointDamaged,
     Evaluation,
     LearnerJoined,
     LearnerLost,
@@ -32,7 +33,7 @@ from roundelay.core.records import (
 from roundelay.job import AfterDeath, Interrupt, Job
 from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import claim_directory
-from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch
+from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch, ended_by_death
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.driver import SimRuntime
@@ -228,7 +229,7 @@ def test_a_death_ends_a_synchronous_run_with_a_whole_checkpoint(
     with monkeypatch.context() as patch:
         with_kills(patch, deaths=1)
         named = (
-            r"learner 1 died: killed by signal 9 .*ssgd cannot go on.*Nothing before epoch 2 is lost.*"
+            r"learner 1 died: killed by signal 9 .*ssgd cannot go on.*"
             r"\(epoch-0001\.json\) is complete, and \d+ frames trained since"
         )
         with pytest.raises(UserError, match=named):
@@ -280,6 +281,45 @@ def test_synchronous_learners_that_are_left_train_the_run_to_its_end(tmp_path: P
     path = latest(tmp_path / "exp" / "checkpoints")
     assert path is not None
     assert len(load_checkpoint(path).state.vectors["row"]) == 3
+
+
+def test_a_run_that_has_yet_to_train_begins_by_itself_where_its_checkpoint_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is lost by that, and it is said."""
+
+    def killed(*_: object) -> Outcome:
+        raise RuntimeError("killed before the first round")
+
+    made = job("ssgd", SHORT, schedule=THREE)
+    with monkeypatch.context() as patch:
+        patch.setattr(SimRuntime, "segment", killed)
+        with pytest.raises(RuntimeError, match="killed"):
+            run(made, tmp_path / "exp")
+    path = tmp_path / "exp" / "checkpoints" / "epoch-0000.json"
+    path.write_text(path.read_text()[:-20])
+    whole, found = run(made, tmp_path / "whole"), run(made, tmp_path / "exp")
+    assert comparable(found) == comparable(whole)
+    (said,) = of_kind(read_events(tmp_path / "exp" / "events.jsonl"), CheckpointDamaged)
+    assert (said.file, said.instead) == ("checkpoints/epoch-0000.json", "")
+    for one in (tmp_path / "exp" / "checkpoints").glob("*.json"):
+        one.write_text(one.read_text()[:-20])
+    (tmp_path / "exp" / Results.FILE).unlink()
+    with pytest.raises(UserError, match="no checkpoint is whole"):  # it has trained
+        run(made, tmp_path / "exp")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why", "otherwise"),
+    [
+        ("ssgd", "ssgd cannot go on without it", "With --on-death go-on the others train on."),
+        ("easgd-sync period=2", "easgd-sync period 2 cannot go on without it", ""),
+        ("adpsgd", "--on-death stop ends the run", "With --on-death go-on, or replace, the others train on."),
+    ],
+)
+def test_no_way_out_is_promised_that_is_none(strategy: str, why: str, otherwise: str) -> None:
+    found = ended_by_death(make_strategy(strategy))
+    assert found == (why, otherwise)
 
 
 def test_a_replacement_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from functools import partial
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
@@ -18,9 +19,8 @@ from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.decode.search import decode
 from roundelay.speech.search.beam import GrowingSearch
 from roundelay.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
-from roundelay.transcription.serving.endpoint import LIVE, Endpoint, Service
-from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.transcribing import Options
+from roundelay.transcription.serving.endpoint import LIVE
+from roundelay.transcription.serving.work import recognising
 from support.asking import Server
 from support.beeps import RATE, say
 from support.served import served
@@ -157,15 +157,14 @@ def test_over_a_connection_words_are_the_same(model: Model, talk: Samples) -> No
     """As those of whoever gives the samples to the recogniser, by a WebSocket and as events."""
     sent = np.round(32767 * talk).astype("<i2")
     expected = [u for u in heard(model, sent.astype(np.float32) / np.float32(32768), 1000) if u.final]
-    service = Service(model, "beeps", Options(), lambda so_far: Live(model, so_far=so_far))
     buffer = BytesIO()
     soundfile.write(buffer, sent, RATE, format="WAV", subtype="PCM_16")
-    with served(Endpoint(service).answer, Limits()) as port:
-        with speaking(port, LIVE) as client:
+    with served(partial(recognising, model.folder, 600.0)) as server:
+        with speaking(server.port, LIVE) as client:
             client.send(BYTES, sent.tobytes())
             client.end()
             events, _, _ = client.told()
-        *deltas, done, _ = Server(port).post(buffer.getvalue(), stream="true")[2].decode().split("\n\n")
+        *deltas, done, _ = Server(server.port).post(buffer.getvalue(), stream="true")[2].decode().split("\n\n")
     found = [event for event in events if event["type"] == "transcript.text.segment"]
     assert [(one["start"], one["text"]) for one in found] == [(u.segment.start, u.segment.text) for u in expected]
     assert any(event["type"] == "transcript.text.partial" for event in events)
@@ -189,7 +188,7 @@ def test_silence_is_forgotten(model: Model) -> None:
     for _ in range(60):
         assert list(live.push(quiet)) == []
     assert len(live._held) < 4 * RATE
-    assert len(live._level) < 2500
+    assert len(live._activity.level) < 2500
     assert list(live.finish()) == []
 
 

@@ -1,7 +1,9 @@
 """Packed models: a folder that is moved away from everything else recognises as the runs did that it was made of."""
 
+import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +13,22 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
+from roundelay.core.folders import PACKED
 from roundelay.core.records import Evaluation, Results, of_kind, read_events
-from roundelay.packed.folder import PACKED
+from roundelay.packed import decoded
+from roundelay.packed.folder import write_packed
 from roundelay.packed.hearing import ENOUGH_FRAMES
 from roundelay.packed.model import Model, Transcript, load_model
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.ngram import restrict
+from roundelay.speech.decode.parallel import Decoders
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.formats.trn import read_trn, trn_name
 from support.beeps import write_beeps
+from support.corpora import write_lines
 
 Float32 = npt.NDArray[np.float32]
 QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
@@ -75,6 +81,94 @@ def transcribed(model: Model, corpus: Corpus, split: str) -> dict[str, Transcrip
         for utterance, transcript in zip(some, model.recognise_pieces(speech(corpus, some), exact=True), strict=True):
             result[trn_name(utterance.id, utterance.speaker)] = transcript
     return result
+
+
+def test_a_packing_takes_what_decode_found_with_the_same_options(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(home.parent.parent)
+    named = ["--set", "decode.vocabulary=transcripts", "decode.word_costs=[0,0.5]"]
+    assert main(["decode", "exp/packed/two", *named]) == 0
+    monkeypatch.setattr(decoded, "recognise", lambda *_, **__: pytest.fail("decoded again"))
+    assert main(["pack", "exp/packed/two", "--out", str(tmp_path / "model"), *named]) == 0
+
+
+def results(said: str) -> list[str]:
+    """The lines with word errors, without the speed."""
+    return [re.sub(r"[\d.]+ x real time", "", line) for line in said.splitlines() if "%WER" in line]
+
+
+def test_an_interrupted_decoding_goes_on(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Settings that were tried and splits that are done are not decoded again, and all results are the same."""
+    monkeypatch.chdir(home.parent.parent)
+    decode = [
+        "decode",
+        "exp/packed/one",
+        "--with",
+        "exp/packed/two",
+        "--set",
+        "decode.scale=0.2",
+        "decode.word_costs=[0,0.5]",
+    ]
+    assert main([*decode, "--out", str(tmp_path / "whole")]) == 0
+    said = capsys.readouterr().out
+    search, calls = Decoders.search, list[str]()
+
+    def until(most: int) -> None:
+        def counted(*given: object, **more: object) -> object:
+            if len(calls) == most:
+                raise KeyboardInterrupt
+            calls.append("")
+            return search(*given, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Decoders, "search", counted)
+
+    until(1)  # of two costs of a word, and two splits
+    assert main([*decode, "--out", str(tmp_path / "parts")]) == 130
+    assert "interrupted; everything so far (1 settings tried) is in" in capsys.readouterr().err
+    until(3)
+    assert main([*decode, "--out", str(tmp_path / "parts")]) == 130
+    assert "(2 settings tried and the words of dev)" in capsys.readouterr().err
+    until(9)
+    assert main([*decode, "--out", str(tmp_path / "parts")]) == 0
+    assert len(calls) == 4
+    assert not (tmp_path / "parts/decode/unfinished.json").exists()
+    told = capsys.readouterr().out
+    assert results(told.replace("parts", "whole")) == results(said)
+    assert "was tried on dev; a" in told  # one of two costs of a word is at an edge
+    for file in ("dev/hyp.trn", "test/hyp.trn", "test/wer.txt"):
+        assert (tmp_path / "parts/decode" / file).read_bytes() == (tmp_path / "whole/decode" / file).read_bytes()
+
+
+def test_transcripts_are_written_as_those_of_the_models_corpus(
+    home: Path, model: Model, corpus: Corpus, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`evaluate` gives the word errors of `decode` on the same speech, as it was before it was prepared."""
+    source = Path("raw")
+    source.mkdir()
+    spoken = corpus.splits["test"]
+    said = {u.id: f"<cough> {u.text.capitalize()}." for u in spoken}
+    files = {"text": said, "wav.scp": {u.id: str(Path(u.path).resolve()) for u in spoken}}
+    files["utt2spk"] = {u.id: u.speaker for u in spoken}
+    for name, values in files.items():
+        write_lines(source / name, values)
+    evaluate = ["evaluate", "model", "--data", "raw", "--no-times", "--workers", "1"]
+    assert main(evaluate) == 0
+    assert "--clean-transcripts" in capsys.readouterr().out
+    write_packed(model.folder, replace(model.packed, cleaned=True))
+    assert main(evaluate) == 0
+    found = capsys.readouterr().out
+    errors = (home / "one/decode/test/wer.txt").read_text().split("[")[1].split(",")[0]
+    assert f"[{errors}," in found
+    assert f"{len(spoken)} x marks of noises and pauses" in found
+    assert main([*evaluate, "--no-clean-transcripts"]) == 0
+    assert f"[{errors}," not in capsys.readouterr().out
+    reference = ["transcribe", "model", str(spoken[0].path), "--ref", "raw/one"]
+    write_lines(source / "one", {Path(spoken[0].path).stem: said[spoken[0].id]})
+    assert main(reference) == 0
+    assert f"/ {len(spoken[0].words)}" in capsys.readouterr().err
 
 
 def test_features_are_those_of_the_corpus_bit_for_bit(model: Model, corpus: Corpus) -> None:
@@ -314,7 +408,7 @@ def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys:
 def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(folder / "data")
     for arguments, message in (
-        (["--data", "nowhere"], "nowhere: no such folder"),
+        (["--data", "nowhere"], "nowhere: no such file or folder"),
         (["--data", "model"], "neither corpus.json nor wav.scp is in it"),
         (["--data", data, "--split", "tset"], "has no split tset, only train, dev, test"),
     ):

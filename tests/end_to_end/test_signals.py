@@ -1,9 +1,11 @@
 """Schedulers end a training by signals, often sent to all its processes at once."""
 
 import os
+import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,7 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
+from roundelay.speech.features.partial import Partial
 from support.started import ends, start, two_hosts, wait_for
 
 EPOCHS = "schedule.max_epochs=4"
@@ -148,3 +151,72 @@ def test_checkpoints_inside_epochs_on_two_hosts_change_nothing(strategy: str, in
         assert main(["train", "recipe.yaml", "--exp", str(once), *common, "--learners", "2"]) == 0
         results = [Results.from_json(read_json(folder / Results.FILE)) for folder in (exp, once)]
         assert results[0].frame_cross_entropy == results[1].frame_cross_entropy
+
+
+def signalled(command: list[str], file: Path, number: signal.Signals, *, to_all: bool) -> tuple[int, str]:
+    """Status and output of a command that has the signal as soon as a file is there."""
+    process = start(["roundelay.cli", *command])
+    try:
+        wait_for(file, [process])
+        if to_all:  # as the terminal and `timeout` do
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
+        (status,), text = ends([process])
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    return status, text
+
+
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGTERM, True), (signal.SIGTERM, False)])
+def test_a_signal_to_align_keeps_its_passes(number: signal.Signals, to_all: bool, inside: Path) -> None:
+    out = inside / f"alignment-{number.name}-{to_all}"
+    command = ["align", "recipe.yaml", f"alignment={out}", "align.mono_passes=12", "align.tri_passes=12"]
+    status, text = signalled(command, out / "unfinished/state.json", number, to_all=to_all)
+    assert status == 128 + number, text
+    assert re.search(
+        rf"roundelay: (interrupted|ended by SIGTERM); everything up to pass \d+ of 12 of (mono|tri)phones is in "
+        rf"{re.escape(str(out))}\. The same command goes on from there\.",
+        " ".join(text.split()),
+    )
+    assert "Traceback" not in text
+    assert "resource_tracker" not in text
+    assert list(out.glob(".aligning-*")) == []
+    if not to_all:
+        assert main(command) == 0
+        assert (out / "align.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_prepare_says_what_is_kept(
+    number: signal.Signals,
+    inside: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add = Partial.add
+
+    def add_some(self: Partial, *given: Any) -> None:
+        if len(self.entries) == 5:
+            os.kill(os.getpid(), number)
+        add(self, *given)
+
+    source, data = inside / "source", tmp_path / "data"
+    command = ["prepare", "kaldi", "--source", str(source), "--lexicon", str(source / "dict.txt"), "--data", str(data)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Partial, "add", add_some)
+        assert main([*command, "--workers", "1"]) == 128 + number
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"; what is finished, with the features of 5 utterances, is in {data}. The same command goes on" in told
+    with monkeypatch.context() as patch:
+        done: list[str] = []
+
+        def add_and_note(self: Partial, name: str, *rest: Any) -> None:
+            done.append(name)
+            add(self, name, *rest)
+
+        patch.setattr(Partial, "add", add_and_note)
+        assert main(command) == 0
+    assert len(done) == 75

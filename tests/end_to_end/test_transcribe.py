@@ -15,10 +15,13 @@ import pytest
 import soundfile
 
 from roundelay.cli import main
+from roundelay.packed.folder import EVIDENCE_FILE, write_packed
+from roundelay.packed.model import Believing, Model, load_model
 from roundelay.speech.audio.reading import audio_path, read_audio
 from roundelay.speech.prepared import load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.formats.trn import read_trn
+from support.strange_noises import STRANGE, strange
 
 QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
 
@@ -63,6 +66,28 @@ def test_words_and_errors_are_those_of_decode(at: Path, capsys: pytest.CaptureFi
     ]
     assert (at / "run/decode/test/wer.txt").read_text().split("]")[0] in err
     assert "x real time on one core" in err
+
+
+def test_noise_does_not_become_words(at: Path) -> None:
+    """Of kinds that packing does not know, at levels from faint to loud; the search alone finds words in them. A model
+    whose evidence is not there, as of earlier versions, says so, and refuses words that last too long."""
+    model = load_model(Path("model"))
+    noises = [strange(kind, 3.0, model.sample_rate, 0, level) for kind in STRANGE for level in (-40.0, -10.0)]
+    noises += [np.zeros(size, np.float32) for size in (500, 1600, 48000)]
+    heard = [(one, model.statistics([one])) for one in map(model.features, noises)]
+
+    def words(of: Model, believing: Believing) -> int:
+        return sum(len(of.of_features(*one, times=False, believing=believing).words) for one in heard)
+
+    assert model.caveats == []
+    searched = words(model, "all")
+    assert searched >= 20
+    assert words(model, "said") <= searched / 10
+    (Path("model") / EVIDENCE_FILE).unlink()
+    write_packed(Path("model"), model.packed)
+    earlier = load_model(Path("model"))
+    assert "packed by a version" in earlier.caveats[0]
+    assert words(earlier, "said") == words(earlier, "lasting") <= searched
 
 
 def test_two_processes_write_the_same(at: Path) -> None:

@@ -183,4 +183,4 @@ def test_faults_of_a_folder_of_recordings_are_named(bare: Path, capsys: pytest.C
     assert main(labelled) == 2
     assert "no folder named train in it" in told(capsys)
     assert main([*prepare[:3], "nowhere", *prepare[4:], "--unlabelled"]) == 2
-    assert "nowhere: no such folder" in told(capsys)
+    assert "nowhere: no such file or folder" in told(capsys)

@@ -204,7 +204,7 @@ def test_a_learner_that_never_comes_is_named_at_once() -> None:
 def test_frozen_parameters_that_differ_are_refused() -> None:
     """Nobody averages them, so learners would train different models."""
     done = run_learners(2, str(attached_deaths.__file__), "frozen", "1", expect=1)
-    assert "rank 1 attaches with values of frozen parameters" in done.stderr
+    assert "rank 1 attaches with values of frozen parameter 0.weight, checksum" in done.stderr
 
 
 def test_the_launcher_says_the_first_failure_and_lets_the_others_end(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
+from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.leases import Leases
 from roundelay.runtime.hosts.transport.heartbeat import until
 from support.clusters import MINIBATCH, plan
-from support.hosts import Hosts
+from support.hosts import Hosts, place
 
 ENDLESS = 1_000_000
 
@@ -70,6 +71,19 @@ def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() ->
         assert after.counts.frames.tolist() == [10 * MINIBATCH, 0, 0]
         assert len(runtime.rows()) == 1
         assert len(runtime.state().vectors["row"]) == 3
+
+
+def test_a_host_that_is_killed_when_all_others_have_done_their_part_leaves_it_to_them() -> None:
+    """They have heard that there is nothing more to draw, and there is."""
+    hosts = Hosts("adpsgd", (1, 1), slow=60.0, slow_rank=1)
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        story = Story((lambda glance: glance.frames > 0 and not runtime._leading, lambda: hosts.kill(1)))
+        outcome = runtime.segment(plan(5, 2), story)
+        assert [gone.ranks for gone in outcome.hosts_lost] == [(1,)]
+        assert outcome.finished
+        assert outcome.counts.frames.tolist() == [5 * MINIBATCH, 0]
+        assert sum(gone.redrawn for gone in outcome.hosts_lost) > 0
+        assert outcome.missing == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "asgd", "diloco period=3 quorum=2"])
@@ -272,6 +286,45 @@ if __name__ == "__main__":
         print("begun", flush=True)
         runtime.segment(plan(10_000_000, 2))
 """
+
+
+def test_a_signal_ends_a_host_that_looks_for_its_lost_first_host(tmp_path: Path) -> None:
+    """Long before its patience does; nobody else could answer it."""
+    script = tmp_path / "coordinator.py"
+    script.write_text(CONDUCTOR)
+    hosts = Hosts("adpsgd", (1, 1), slow=0.01, terms={"host_patience": 100})
+    said: list[str] = []
+
+    def say(what: str) -> None:
+        said.append(what)
+        if len(said) == 1:
+            os.killpg(coordinator.pid, signal.SIGKILL)
+
+    with subprocess.Popen(
+        [sys.executable, str(script), str(hosts.port)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])},
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as coordinator:
+        place_ = place(hosts.sizes, 1, hosts.port)
+        signal_ = serve(hosts.cluster, place_, hosts.all_terms, say, lambda: "SIGTERM" if len(said) > 1 else "")
+    assert signal_ == "SIGTERM"
+    assert "the first host is lost" in said[1]
+
+
+def test_a_host_that_may_not_come_back_hears_a_true_sentence() -> None:
+    hosts = Hosts("ssgd", (1, 1, 1), slow=0.01, terms={"on_death": "go-on"})
+    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        story = Story(
+            (lambda glance: glance.frames > 0, lambda: hosts.kill(2)),
+            (lambda glance: glance.learners_alive == 2, lambda: hosts.start(2)),
+            (lambda _: hosts.running[2].poll() is not None, nothing),
+        )
+        runtime.segment(plan(ENDLESS, 3), story)
+        status, text = hosts.end(2)
+    assert status
+    assert "the first host refuses this one: under ssgd no host joins a run, or comes back to it, once it has" in text
+    assert "has ended" not in text
 
 
 def test_nothing_outlives_the_conductor(tmp_path: Path) -> None:

@@ -23,12 +23,18 @@ def test_a_run_in_a_storm_trains_every_frame(
     command = ["storm", "recipe.yaml", "--out", "stormy", "--strategy", "adpsgd", "--faults", "kill", "stop"]
     assert main([*command, "--every", "1", "--lasting", "0.5", "--pace", "0.05", "--most", "3"]) == 0
     said = capsys.readouterr().out
-    assert "% of the minibatches that count a second" in said
+    assert "of the frames that count a second without faults" in said
     result = read_json(Path("stormy/storm-result.json"))
     assert result["faults"] >= 1
     assert result["frames_seen"][0] == result["frames_seen"][1]
     assert result["left"] == 0
-    for name in ("undisturbed", "storm"):
+    assert 1.0 <= result["learners_alive"] <= 2.0
+    assert all(1.0 <= one <= 2.0 for one in result["participation"])
+    assert result["hosts_lost"] == 0
+    assert result["faults"] <= result["faults_drawn"] == 3
+    low, high = result["share_range"]
+    assert low <= result["share"] <= high
+    for name in ("undisturbed", "storm", "undisturbed-after"):
         segments = of_kind(read_events(Path("stormy") / name / "events.jsonl"), Segment)
         epochs = [sum(sum(s.learner_frames) for s in segments if s.epoch == epoch) for epoch in range(2)]
         assert len(set(epochs)) == 1

@@ -27,6 +27,8 @@ def found(request: pytest.FixtureRequest) -> Found:
     done = run_learners(LEARNERS, str(attached_loops.__file__), request.param)
     same = done.stderr.count("rank 1 trains on the same minibatches as rank 0")
     assert same == len(EVERY), "in the law `by hand` it does, under each strategy, and nowhere else"
+    late = done.stderr.count("no call of Sequential or of a part of it began this step")
+    assert late == LEARNERS, "in the law `calls forward`, once each"
     return reports(done.stdout)
 
 
@@ -117,6 +119,24 @@ def test_learners_in_different_meetings_are_told(found: Found, name: str) -> Non
 def test_who_comes_with_rank_0s_weights_is_not_warned(found: Found) -> None:
     """Though the others may train before this learner has looked."""
     assert [found["at once"][rank]["agreed"] for rank in range(LEARNERS)] == [True, True]
+
+
+@pytest.mark.parametrize("first", [0, 45])
+def test_what_is_moved_for_a_gradient_comes_back_exactly(found: Found, first: int) -> None:
+    """Each learner's way back rounds otherwise, and yet all hold one model: as with a copy that is put back."""
+    kept = found[f"sharpness kept {first}"]
+    assert kept[0]["values"] == kept[1]["values"]
+    for way in ("named", "data"):
+        law = found[f"sharpness {way} {first}"]
+        assert [law[rank]["values"] for rank in range(LEARNERS)] == [kept[0]["values"]] * LEARNERS
+
+
+def test_a_step_begins_with_a_compiled_call(found: Found) -> None:
+    """And where it is begun by hand; a forward that nobody hears of takes its gradient before the exchange."""
+    called = found["calls called"][0]["values"]
+    for way in ("called", "compiled", "forward begun"):
+        assert [found[f"calls {way}"][rank]["values"] for rank in range(LEARNERS)] == [called] * LEARNERS
+    assert found["calls forward"][0]["values"] != called
 
 
 def test_parameters_in_16_bits_are_averaged_in_32(found: Found) -> None:

@@ -301,6 +301,30 @@ def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: 
     assert not watch.bare
 
 
+@pytest.mark.parametrize("work", [means_of_one_host, means_of_two_hosts])
+def test_a_step_opens_no_vector_anew_and_sums_no_table_again(
+    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An address is the sum of some 60 tables: computed for each vector of each mean, it took longer than the mean."""
+    opened, summed, from_buffer, tables = list[tuple[Any, int]](), list[int](), torch.frombuffer, Layout.tables
+
+    def open_vector(buffer: Any, **options: Any) -> torch.Tensor:
+        if options["dtype"] == torch.float32:
+            opened.append((buffer, options["offset"]))
+        return from_buffer(buffer, **options)
+
+    def sum_tables(layout: Layout) -> Any:
+        summed.append(id(layout))
+        return tables(layout)
+
+    monkeypatch.setattr(torch, "frombuffer", open_vector)
+    monkeypatch.setattr(Layout, "tables", sum_tables)
+    work()
+    assert len(opened) >= 6
+    assert len({(id(buffer), offset) for buffer, offset in opened}) == len(opened)
+    assert len(summed) <= 3  # two arenas of one layout open their tables, and the layout knows how long they are
+
+
 def test_learners_that_wait_in_means_over_hosts_are_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a ring nobody would look again within half a minute."""
     monkeypatch.setattr(procs_means, "RUNG_PAUSES", (30.0, 30.0))

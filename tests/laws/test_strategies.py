@@ -4,10 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from roundelay.core.errors import UserError
+from roundelay.core.state import Gradient
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import SegmentPlan, Straggler, staleness_summary
+from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES
@@ -220,7 +223,23 @@ def test_learners_go_on_from_one_model_or_from_rows_of_their_own_as_declared(nam
     with SimRuntime(cluster(name, 4), JITTER) as runtime:
         runtime.segment(plan(11, 4))
         rows = runtime.rows()
-    assert all(torch.equal(row, rows[0]) for row in rows) == (make_strategy(name).traits.rows == "one model")
+    assert all(torch.equal(row, rows[0]) for row in rows) == (make_strategy(name).traits.rows != "own")
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_rows_are_equal_after_every_step_where_that_is_declared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    after: dict[int, list[Tensor]] = {}
+    step = LearnerState.step
+
+    def noted(self: LearnerState, gradient: Gradient) -> None:
+        step(self, gradient)
+        after.setdefault(self.steps, []).append(self.x.clone())
+
+    monkeypatch.setattr(LearnerState, "step", noted)
+    with SimRuntime(cluster(name, 4), JITTER) as runtime:
+        runtime.segment(plan(6, 4))
+    equal = all(torch.equal(row, rows[0]) for rows in after.values() for row in rows)
+    assert equal == (make_strategy(name).traits.rows == "equal")
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)

@@ -102,7 +102,10 @@ def test_hosts_go_on_without_the_one_between_them_bit_for_bit_as_in_the_simulato
         assert len(runtime.state().vectors["row"]) == 3
     assert [gone.ranks for gone in real[0].hosts_lost] == [(VICTIM,)]
     rest = sum(plan(ROUNDS, 3).epoch.piece(3 * k + VICTIM).frames for k in range(ROUND, ROUNDS))
-    assert rest <= real[0].hosts_lost[0].missing <= rest + ROUND * MINIBATCH  # what it had not reported is not known
+    assert rest <= real[0].missing[VICTIM] <= rest + ROUND * MINIBATCH  # what it had not reported is not known
+    assert sum(real[0].missing) == real[0].missing[VICTIM]
+    assert virtual[0].missing[VICTIM] == rest
+    assert real[1].missing == virtual[1].missing == (0, 0, 0)
     assert real[1].counts.frames.tolist() == virtual[1].counts.frames.tolist()
 
 

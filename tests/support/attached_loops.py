@@ -1,6 +1,7 @@
 """Run as two learners by tests/laws/test_attach_loops.py: loops that nobody wrote for a session, and what they do to
 their modules. In one start of two processes."""
 
+import itertools
 from typing import Any
 from unittest.mock import patch
 
@@ -14,6 +15,7 @@ from roundelay.strategies import STRATEGIES
 from support.attached_laws import (
     DEVICE,
     PATIENCE,
+    STEPS,
     attached,
     every_strategy,
     minibatches,
@@ -23,6 +25,7 @@ from support.attached_laws import (
     values,
 )
 from support.launched import report
+from support.sharpness import sharpness_by_hand
 from support.until import until
 
 
@@ -156,6 +159,44 @@ def rounded() -> None:
     report(law="rounded", rank=session.rank, row=row, values=values(model))
 
 
+def sharpness() -> None:
+    """Moved for a second gradient and moved back, written by hand, under one model for all: back by a difference that
+    rounds, or by a copy that does not; from the beginning, and long after it."""
+    for way in ("named", "data", "kept"):
+        for first in (0, 45):
+            model = mlp()
+            with attached(model, "SGD", "ssgd") as session:
+                for _ in range(first):
+                    train(session, itertools.islice(minibatches(session.rank), 1))
+                for x, y in itertools.islice(minibatches(session.rank), min(STEPS)):
+                    sharpness_by_hand(model, session.optimizer, cross_entropy, x, y, way)
+            report(law=f"sharpness {way} {first}", rank=session.rank, values=values(model))
+
+
+def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x), y)
+
+
+def by_other_calls() -> None:
+    """A step that begins with an exchange, and forwards that no module reports: of a compiled function, and by
+    `forward`, with begin_step() before them and without."""
+    for way in ("called", "compiled", "forward begun", "forward"):
+        model = mlp()
+        compiled = torch.compile(lambda x, model=model: model(x), backend="eager")
+        with attached(model, "SGD", "dpsgd", order="cta") as session:
+            for x, y in minibatches(session.rank):
+                session.optimizer.zero_grad()
+                if way == "forward begun":
+                    session.begin_step()
+                scores = compiled(x) if way == "compiled" else model(x) if way == "called" else x
+                if way.startswith("forward"):
+                    for part in model.children():
+                        scores = part.forward(scores)
+                torch.autograd.backward(nn.functional.cross_entropy(scores, y))
+                session.optimizer.step()
+        report(law=f"calls {way}", rank=session.rank, values=values(model))
+
+
 def main() -> None:
     place_modules()
     every_strategy()
@@ -168,6 +209,8 @@ def main() -> None:
     other_meetings()
     trained_at_once()
     rounded()
+    sharpness()
+    by_other_calls()
 
 
 if __name__ == "__main__":

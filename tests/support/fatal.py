@@ -3,6 +3,7 @@
 import os
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -20,8 +21,9 @@ class FatalLearner(QuadraticLearner):
         self._fatal = task
 
     def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
-        if (batch.epoch, batch.index) == (0, self._fatal.at) and os.getpid() != self._fatal.spared:
-            if self._fatal.host:
+        fatal = self._fatal
+        if batch.epoch == 0 and batch.index in (fatal.at, fatal.learner_at) and fatal.strikes(batch.index):
+            if fatal.host and batch.index == fatal.at:
                 os.killpg(0, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
         return super().gradient(x, batch, plan, out)
@@ -30,12 +32,28 @@ class FatalLearner(QuadraticLearner):
 @dataclass(frozen=True)
 class Fatal(Task):
     """The gradient over minibatch `at` of the first epoch kills the process that computes it, unless that is `spared`;
-    with `host` its process group, which is a host of support/hosts.py."""
+    with `host` its process group, which is a host of support/hosts.py. The one over `learner_at` kills its process.
+
+    Whoever draws the same minibatch after that dies too, unless `once` is a folder, in which is noted who struck.
+    """
 
     quadratic: Quadratic
     at: int
     spared: int = 0
     host: bool = False
+    learner_at: int = -1
+    once: str = ""
+
+    def strikes(self, index: int) -> bool:
+        """Does this process die now?"""
+        if os.getpid() == self.spared:
+            return False
+        try:
+            if self.once:
+                (Path(self.once) / f"struck-{index}").touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
     def build(self) -> Learner:
         return FatalLearner(self)

@@ -3,40 +3,74 @@
 import http.client
 import io
 import json
-import threading
-from collections.abc import Iterable, Iterator, Sequence
+import os
+import time
+from collections.abc import Container, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import soundfile
 
-from support.recogniser import Heard, Samples, ToneRecogniser, tones
+from roundelay.transcription.serving.work import Recognising
+from roundelay.transcription.transcribing import Options
+from support.recogniser import Heard, Samples, ToneRecogniser, listen, tones
 
 RATE = 8000
 
 
 class HeldRecogniser(ToneRecogniser):
-    """Says when it has begun, and ends only when it is let go on."""
+    """Says when it has begun, by a file of its process in a folder; a recording of two words ends only once there is a
+    file `go_on`."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(RATE)
-        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.folder = folder
 
     def recognise_many(
-        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0, *, times: bool = True
+        self,
+        recordings: Iterable[tuple[str, Sequence[Samples]]],
+        workers: int = 0,
+        *,
+        times: bool = True,
+        narrow: Container[str] = (),
     ) -> Iterator[tuple[str, list[Heard]]]:
-        self.begun.set()
-        self.go_on.wait()
-        yield from super().recognise_many(recordings, workers, times=times)
+        found = list(super().recognise_many(recordings, workers, times=times, narrow=narrow))
+        (self.folder / str(os.getpid())).touch()
+        while any(len(heard.words) > 1 for _, some in found for heard in some) and not (self.folder / "go_on").exists():
+            time.sleep(0.01)
+        yield from found
 
 
-def asked(port: int) -> tuple[int, str]:
-    """Status and words of a recording that says LOW, or why it was refused."""
+def held_worker(folder: Path) -> Recognising:
+    """It, as a server has it."""
+    return Recognising(HeldRecogniser(folder), Options(), listen(RATE))
+
+
+def begun(folder: Path) -> list[int]:
+    """Processes that have begun."""
+    return [int(path.name) for path in folder.iterdir() if path.name.isdigit()]
+
+
+def alive(process: int) -> bool:
+    """True while a process runs."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def form(words: Sequence[str]) -> tuple[bytes, dict[str, str]]:
+    """A recording as a form: body and headers."""
     sound = io.BytesIO()
-    soundfile.write(sound, np.asarray(tones(["LOW"], RATE)), RATE, format="WAV", subtype="PCM_16")
+    soundfile.write(sound, np.asarray(tones(words, RATE)), RATE, format="WAV", subtype="PCM_16")
     body = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
-    body += sound.getvalue() + b"\r\n--x--\r\n"
+    return body + sound.getvalue() + b"\r\n--x--\r\n", {"Content-Type": "multipart/form-data; boundary=x"}
+
+
+def asked(port: int, words: Sequence[str] = ("LOW", "TOP")) -> tuple[int, str]:
+    """Status and words of a recording, or why it was refused."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("POST", "/v1/audio/transcriptions", body, {"Content-Type": "multipart/form-data; boundary=x"})
+    connection.request("POST", "/v1/audio/transcriptions", *form(words))
     reply = connection.getresponse()
     said = json.loads(reply.read())
     return reply.status, said["text"] if "text" in said else said["error"]["message"]

@@ -54,12 +54,16 @@ class Hosts:
     parameters: int = 37
     momentum: float = 0.0
     later: int = 0  # learners that may join when the others train
+    examples: int = Quadratic.examples
     slow: float = 0.0  # seconds every learner sleeps for each gradient
+    slow_rank: int = -1  # the only one that does
     terms: dict[str, Any] = field(default_factory=dict)
     wide: bool = False  # a module instead of a quadratic of so many parameters
     in_blocks: str = ""  # a network of the toy models instead, whose frames are drawn in blocks
     on_device: bool = False  # learners say that they compute on a device
     fatal: int = -1  # the minibatch at which a learner's host is killed
+    learner_fatal: int = -1  # the one at which a learner is
+    once: str = ""  # a folder: whoever draws those again lives
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
     port: int = field(default_factory=free_port)
     running: dict[int, Preloaded] = field(default_factory=dict)
@@ -68,10 +72,12 @@ class Hosts:
     @property
     def cluster(self) -> Cluster:
         learners = sum(self.sizes)
-        stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in range(learners)) if self.slow else ()
+        slow = range(learners) if self.slow_rank < 0 else [self.slow_rank]
+        stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in slow) if self.slow else ()
         task: Task = Wide() if self.wide else Quadratic(self.parameters)
         if self.fatal >= 0:
-            task = Fatal(Quadratic(self.parameters), self.fatal, host=True)
+            quadratic = Quadratic(self.parameters, examples=self.examples)
+            task = Fatal(quadratic, self.fatal, host=True, learner_at=self.learner_fatal, once=self.once)
         if self.in_blocks:
             task = InBlocks(self.in_blocks)
         if self.on_device:

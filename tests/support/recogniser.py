@@ -1,6 +1,6 @@
 """A recogniser that hears words of one tone each: enough to see where every sample went."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +70,12 @@ class ToneRecogniser:
     asked: list[list[int]] = field(default_factory=list)
 
     def recognise_many(
-        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0, *, times: bool = True
+        self,
+        recordings: Iterable[tuple[str, Sequence[Samples]]],
+        workers: int = 0,
+        *,
+        times: bool = True,
+        narrow: Container[str] = (),
     ) -> Iterator[tuple[str, list[Heard]]]:
         """Reads one group ahead, as worker processes do."""
         waiting: list[tuple[str, Sequence[Samples]]] = []

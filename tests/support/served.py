@@ -1,36 +1,65 @@
-"""A server of recordings, in a thread of the test."""
+"""A server of recordings, in a thread of the test; what recognises has processes of its own."""
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from roundelay.transcription.serving.http import Answer, Limits, listen
-from roundelay.transcription.serving.replies import refusal
+from roundelay.transcription.serving.endpoint import Endpoint
+from roundelay.transcription.serving.forking import ForkedWorker
+from roundelay.transcription.serving.limits import USUAL_LIMITS, Limits
+from roundelay.transcription.serving.recognisers import Recognisers
+from roundelay.transcription.serving.serve import listening, server_of
+from roundelay.transcription.serving.work import Recognising
+from roundelay.transcription.transcribing import Options
+from support.recogniser import TONES, ToneRecogniser, listen
+from support.until import until
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that runs."""
+
+    port: int
+    endpoint: Endpoint
+    recognisers: Recognisers
+
+
+def tone_worker(rate: int = 8000) -> Recognising:
+    """Recognises tones, 20 s of them at most."""
+    options = Options(most_seconds=20)
+    return Recognising(ToneRecogniser(rate), options, listen(rate), sorted(TONES))
 
 
 @contextmanager
-def served(answer: Answer, limits: Limits) -> Iterator[int]:
-    """The port it listens on, on 127.0.0.1; it ends with the block."""
-    loop, ports = asyncio.new_event_loop(), list[int]()
-    ready = threading.Event()
-
-    def told(port: int) -> None:
-        ports.append(port)
-        ready.set()
-
-    task = loop.create_task(listen("127.0.0.1", 0, limits, answer, refusal, told))
-
-    def run() -> None:
-        try:
-            loop.run_until_complete(task)
-        except asyncio.CancelledError:
-            loop.close()
-
-    thread = threading.Thread(target=run)
+def serving(recognisers: Recognisers, limits: Limits) -> Iterator[Served]:
+    """A server on 127.0.0.1, until the end of the block."""
+    endpoint = Endpoint(recognisers, "tones", limits)
+    sockets, server = listening("127.0.0.1", 0), server_of(endpoint)
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets)))
     thread.start()
-    assert ready.wait(30)
-    yield ports[0]
-    loop.call_soon_threadsafe(task.cancel)
-    thread.join(30)
-    assert not thread.is_alive()
+    try:
+        until(lambda: server.started)
+        yield Served(sockets[0].getsockname()[1], endpoint, recognisers)
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+@contextmanager
+def recognising(make: Callable[[], ForkedWorker] = tone_worker) -> Iterator[Recognisers]:
+    """Processes that recognise, until the end of the block."""
+    recognisers = Recognisers(make)
+    try:
+        yield recognisers
+    finally:
+        recognisers.close()
+
+
+@contextmanager
+def served(make: Callable[[], ForkedWorker] = tone_worker, limits: Limits = USUAL_LIMITS) -> Iterator[Served]:
+    """A server with its processes."""
+    with recognising(make) as recognisers, serving(recognisers, limits) as found:
+        yield found

@@ -4,11 +4,14 @@ import base64
 import hashlib
 import json
 import os
+import select
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
 
 TEXT, BYTES, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
@@ -30,7 +33,7 @@ class Client:
         else:
             head += bytes([mark | 127]) + struct.pack(">Q", len(payload))
         mask = os.urandom(4) if masked else b""
-        sent = bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload)) if masked else payload
+        sent = _masked(payload, mask) if masked else payload
         self._link.sendall(head + mask + sent)
 
     def end(self) -> None:
@@ -47,6 +50,10 @@ class Client:
             length = int.from_bytes(self._exactly(2 if length == 126 else 8), "big")
         return first & 0x0F, self._exactly(length)
 
+    def has_said(self, seconds: float) -> bool:
+        """True if the server says something in this time."""
+        return bool(select.select([self._link], [], [], seconds)[0])
+
     def told(self) -> tuple[list[dict[str, Any]], int, str]:
         """Everything until the end: events, and the code and reason of closing."""
         events = []
@@ -62,6 +69,10 @@ class Client:
             assert more, "the server has hung up"
             data += more
         return data
+
+
+def _masked(payload: bytes, mask: bytes) -> bytes:
+    return (np.frombuffer(payload, np.uint8) ^ np.resize(np.frombuffer(mask, np.uint8), len(payload))).tobytes()
 
 
 @contextmanager

@@ -10,7 +10,8 @@ import roundelay
 from roundelay.advice.from_run import read_facts
 from roundelay.advice.machines import Machines, cluster_of, link_of, probed_layers
 from roundelay.advice.measurements import bytes_per_second
-from roundelay.advice.sources import Wanted, advise_on
+from roundelay.advice.sources import advise_on
+from roundelay.advice.wanted import Wanted
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
@@ -105,7 +106,7 @@ def test_rates_are_written_as_tc_writes_them() -> None:
     "wanted", [Wanted(), Wanted(cluster=Path("c.yaml"), run=Path("exp")), Wanted(probe="1e6", run=Path("exp"))]
 )
 def test_an_advice_has_one_source_of_facts(wanted: Wanted) -> None:
-    with pytest.raises(UserError, match="sources of facts"):
+    with pytest.raises(UserError, match="or --run DIR"):
         advise_on(wanted)
 
 

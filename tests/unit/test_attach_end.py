@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import roundelay
+from roundelay.core.errors import UserError
 from support.small_loop import backward, batches, network
 
 
@@ -108,3 +109,45 @@ def test_a_forked_child_is_ended_by_it() -> None:
             os._exit(0)
         _, status = os.waitpid(child, 0)
     assert os.WTERMSIG(status) == signal.SIGTERM
+
+
+@pytest.mark.parametrize("what", ["step", "forward and step", "begin", "meet", "close"])
+def test_a_forked_child_that_trains_is_told_so_and_changes_nothing(
+    what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One that only evaluates may, also where gradients are recorded."""
+
+    def trained(fork: bool) -> list[list[float]]:
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with roundelay.attach(model, optimizer, "adpsgd") as session:
+            for number, (x, y) in enumerate(batches(6)):
+                backward(model, x, y)
+                if fork and number == 2 and not (child := os.fork()):
+                    said = "nothing"
+                    try:
+                        if what == "forward and step":
+                            optimizer.zero_grad()
+                            backward(model, x, y)
+                        match what:
+                            case "begin":
+                                session.begin_step()
+                            case "meet":
+                                session.meet()
+                            case "close":
+                                session.close()
+                            case _:
+                                optimizer.step()
+                    except UserError as error:
+                        said = str(error)
+                    finally:
+                        os.write(1, f"child: {said}\n".encode())
+                        os._exit(0)
+                if fork and number == 2:
+                    os.waitpid(child, 0)
+                optimizer.step()
+            assert session.steps == 6
+        return [p.tolist() for p in model.parameters()]
+
+    assert trained(fork=True) == trained(fork=False)
+    assert "was forked from the learner and is none" in capfd.readouterr().out

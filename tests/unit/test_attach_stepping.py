@@ -1,12 +1,14 @@
 """`optimizer.step()` is the session's step: in a loop that keeps it, in closures, schedules, scalers; with several
 optimizers, and with parameters in 16 bits. One learner must go where plain training goes."""
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import roundelay
@@ -110,6 +112,56 @@ def now_and_then(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) 
     return []
 
 
+def layer_by_layer(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """As forward-forward trains: each layer by itself, some epochs long, and by its `forward`."""
+    losses = []
+    for x, _ in batches(2):
+        inputs = x
+        for number, optimizer in zip((0, 2), optimizers, strict=True):
+            for _ in range(3):
+                loss = (model[number].forward(inputs).pow(2).mean() - 1).pow(2)
+                optimizer.zero_grad()
+                torch.autograd.backward(loss)
+                optimizer.step()
+                losses.append(loss.item())
+            inputs = torch.tanh(model[number].forward(inputs)).detach()
+    return losses
+
+
+def by_functions(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """By turns, and no module is called; what is computed with parameters is used two steps later."""
+    losses = []
+    weights: dict[str, Tensor] = dict(model.named_parameters())
+    for number, (x, y) in enumerate(batches(8)):
+        for optimizer in optimizers:
+            for every in optimizers:
+                every.zero_grad()
+            hidden = nn.functional.linear(x, weights["0.weight"], weights["0.bias"]).tanh()
+            scores = nn.functional.linear(hidden, weights["2.weight"], weights["2.bias"])
+            if number % 2:
+                scores = torch.func.functional_call(model, weights, (x,))
+            loss = nn.functional.cross_entropy(scores, y) + 0.01 * sum(p.pow(2).sum() for p in model.parameters())
+            torch.autograd.backward(loss)
+            optimizer.step()
+            losses += [loss.item(), *(p.detach().norm().item() for p in model.parameters())]
+    return losses
+
+
+def by_own_gradients(model: nn.Sequential, optimizers: list[torch.optim.Optimizer]) -> list[float]:
+    """Gradients that torch.autograd.grad returns, given to one optimizer after the other."""
+    losses = []
+    for x, y in batches():
+        for optimizer in optimizers:
+            mine = [p for group in optimizer.param_groups for p in group["params"]]
+            hidden = torch.utils.checkpoint.checkpoint(model[0].forward, x, use_reentrant=False)
+            loss = nn.functional.cross_entropy(model[2].forward(hidden.tanh()), y)
+            for p, gradient in zip(mine, torch.autograd.grad(loss, mine), strict=True):
+                p.grad = gradient
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
 def one(model: nn.Sequential) -> list[torch.optim.Optimizer]:
     return [torch.optim.AdamW(model.parameters(), lr=0.01)]
 
@@ -138,6 +190,11 @@ LOOPS: list[tuple[Loop, Callable[[nn.Sequential], list[torch.optim.Optimizer]]]]
     (with_zeros_between, two),
     (by_turns, two),
     (now_and_then, two),
+    (layer_by_layer, two),
+    (by_functions, two),
+    (by_functions, one),
+    (by_own_gradients, two),
+    (by_own_gradients, one),
 ]
 
 
@@ -177,6 +234,30 @@ def test_schedules_count_the_optimizer_s_steps(how: str, strategy: str) -> None:
     optimizer.step()
     schedule.step()
     assert not torch.equal(before[0], next(model.parameters()))
+
+
+def test_what_a_parameter_is_may_be_asked_between_two_optimizers() -> None:
+    """Its shape, its gradient: the step stays one. Reading its values completes it."""
+    model = network()
+    first, second = optimizers = two(model)
+    x, y = next(batches())
+    with roundelay.attach(model, optimizers) as session:
+        for read, steps in ((False, 1), (True, 2)):
+            before = session.steps
+            torch.autograd.backward(loss_of(model, x, y))
+            first.step()
+            assert isinstance(model[0].weight, nn.Parameter)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            assert model[0].weight.numel() == model[0].weight.shape.numel() > model[0].weight.dim()
+            if read:
+                copied = copy.deepcopy(model)
+                assert {type(p) for p in copied.parameters()} == {nn.Parameter}
+                assert torch.equal(copied.get_parameter("0.weight"), model.get_parameter("0.weight"))
+            second.step()
+            session.meet()
+            assert session.steps - before == steps
+            assert {type(p) for p in model.parameters()} == {nn.Parameter}
+            model.zero_grad()
 
 
 def test_the_optimizer_is_the_user_s_again_after_close() -> None:

@@ -3,6 +3,7 @@ refused."""
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -61,12 +62,7 @@ def load(model: nn.Sequential) -> None:
     model.load_state_dict({name: value * 0.5 for name, value in model.state_dict().items()})
 
 
-def step_by_hand(model: nn.Sequential) -> None:
-    """An optimizer that nobody attached."""
-    torch.optim.SGD([model.get_parameter("2.bias")], lr=0.1).step()
-
-
-CHANGES = [clamp_data, clamp_in_place, clamp_elsewhere, initialise, load, step_by_hand]
+CHANGES = [clamp_data, clamp_in_place, clamp_elsewhere, initialise, load]
 
 
 @pytest.mark.parametrize("strategy", ["adpsgd", "ssgd", "dpsgd", "bsp", "delay-by-one"])
@@ -243,7 +239,55 @@ def _group() -> Iterator[None]:
     distributed.destroy_process_group()
 
 
+@pytest.fixture
+def _group_of_two() -> Iterator[None]:
+    """The other of the two says what this one says."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: PLC0415
+
+    distributed: Any = torch.distributed
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    distributed.destroy_process_group()
+
+
 @pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"find_unused_parameters": True}, {"gradient_as_bucket_view": True}, {"static_graph": True}],
+    ids=str,
+)
+def test_a_wrapper_that_averages_over_one_process_changes_nothing(strategy: str, options: dict[str, Any]) -> None:
+    """Made before and attached itself, or made around the attached module; with `join` and `no_sync`, as frameworks
+    use it."""
+
+    def wrapped_loop(model: nn.Module, run: nn.Module, optimizer: torch.optim.Optimizer) -> list[Any]:
+        distributed = run if isinstance(run, nn.parallel.DistributedDataParallel) else None
+        with nullcontext() if distributed is None else distributed.join():
+            for number, (x, y) in enumerate(batches(CLOSE + 8)):
+                accumulates = distributed is not None and number % 2 == 0 and "static_graph" not in options
+                with distributed.no_sync() if distributed is not None and accumulates else nullcontext():
+                    backward(run, x, y)
+                if number % 2:
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=number % 4 == 1)
+        return [p.tolist() for p in model.parameters()]
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = network()
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    plain, optimizer = made()
+    expected = wrapped_loop(plain, plain, optimizer)
+    for first in (True, False):
+        model, optimizer = made()
+        wrapped = nn.parallel.DistributedDataParallel(model, **options) if first else model
+        with roundelay.attach(wrapped, optimizer, strategy):
+            run = wrapped if first else nn.parallel.DistributedDataParallel(model, **options)
+            assert wrapped_loop(model, run, optimizer) == expected
+
+
+@pytest.mark.usefixtures("_group_of_two")
 def test_a_module_that_somebody_else_averages_is_refused() -> None:
     model = network()
     wrapped = nn.parallel.DistributedDataParallel(model)

@@ -1,6 +1,7 @@
 """The command line: slips are named with what was meant, no number is taken that means nothing, all help is there."""
 
 import argparse
+import json
 import os
 import re
 import shlex
@@ -51,7 +52,7 @@ NUMBERS = {
         (["train", "an4", "--exp", "x", "training.minibatch=0"], "0 frames for 1 learner: give at least one each"),
         (["train", "demo", "--exp", "x", "max_epochs"], "max_epochs is neither an option nor an override"),
         (["report", "a", "--out"], "argument --out: expected one argument"),
-        (["status", "a", "b"], "nobody asked for b"),
+        (["status", "a", "b"], "status: takes no further words, and there is b."),
         (["list", "strategie"], "Did you mean strategies?"),
         (["prepare", "librispech"], "Did you mean librispeech?"),
         (["train", "demo", "--exp", "x", "--wire", "bf61"], "Did you mean bf16?"),
@@ -217,6 +218,38 @@ def test_list(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) 
     assert named in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("what", ["", "strategies", "topologies", "recipes", "codecs", "corpora", "options", "units"])
+def test_list_for_programs(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", *what.split(), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert main(["list", *what.split()]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+
+
+def test_help_of_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "prepare", "kaldi"]) == 0
+    assert "\nkaldi: A corpus of your own in Kaldi data directories." in capsys.readouterr().out
+    assert main(["help", "decode", "split"]) == 0
+    assert "split: recognise this split" in capsys.readouterr().out
+    assert main(["help", "prepare", "nix"]) == 2
+    assert "prepare knows no 'nix'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["train", "kald", "--exp", "x"], "no recipe 'kald'. Did you mean kaldi? Give a YAML file"),
+        (["advise"], "advise has to know the machines: give a cluster's YAML file"),
+        (["train", "an4", "--exp", "x", "--set", "training.means=glo"], "training.means is 'glo': choose one of"),
+        (["align", "an4", "--set", "align.mono_passes=x"], "align.mono_passes is 'x': expected a whole number"),
+    ],
+)
+def test_what_is_said_before_torch_is_loaded(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("shtab", reason="pip install roundelay[completion]")
@@ -248,3 +281,54 @@ def test_a_command_without_standard_output_ends_as_ever() -> None:
     command = shlex.join([sys.executable, "-m", "roundelay", "status", str(OLD_RUN), "--json"])
     done = subprocess.run(["sh", "-c", f"{command} >&-"], stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+SLIPS = (
+    "decode nothere",
+    "pack nothere:2 --out new",
+    "transcribe nothere x.wav",
+    "serve nothere",
+    "evaluate nothere --data x",
+    "finetune nothere --data x --out new",
+    "realign nothere --out new",
+    "replay nothere",
+    "checkpoints nothere",
+    "report nothere",
+    "status nothere",
+    "inspect nothere",
+    "features nothere",
+    "export onnx nothere --out new",
+    "prepare kaldi --source nothere --lexicon x",
+    "import-alignment kaldi --corpus nothere --ali x --out new",
+    "simulate nothere.yaml",
+    "advise nothere.yaml",
+    "train nothere --exp new",
+    "align nothere",
+)
+
+
+def test_what_is_not_there_is_named_before_torch_is_loaded(tmp_path: Path) -> None:
+    """It takes ten times as long to load as the rest."""
+    script = (
+        f"import sys\nfrom roundelay.cli import main\nfor words in {SLIPS!r}:\n    assert main(words.split()) == 2\n"
+    )
+    script += "assert main(['advise']) == 2\nassert 'torch' not in sys.modules\n"
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    said = "".join(done.stderr.split()).split("roundelay:")
+    named = [line for line in said if line.startswith(("nothere", "norecipe'nothere'"))]
+    assert len(named) == len(SLIPS), done.stderr
+
+
+def test_torch_is_imported_without_garbage_collection(tmp_path: Path) -> None:
+    """By a command, and by a function of the package; collections are on again afterwards."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import gc\nprint('collects', gc.isenabled())\nraise ImportError\n")
+    for script in (
+        "from roundelay.cli import main\ntry:\n    main(['doctor'])\nexcept ImportError: pass",
+        "import roundelay\ntry:\n    roundelay.attach\nexcept ImportError: pass",
+    ):
+        command = [sys.executable, "-c", f"{script}\nimport gc; print('collects', gc.isenabled())"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+        assert done.stdout.split() == ["collects", "False", "collects", "True"], done

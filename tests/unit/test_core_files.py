@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, json_line, read_json, read_text, write_json, write_text
+from roundelay.core.files import atomic_write, json_line, read_json, read_text, refuse_ours, write_json, write_text
 
 
 def run_python(program: str, *args: Path) -> subprocess.CompletedProcess[str]:
@@ -171,3 +171,33 @@ def test_text_that_is_not_utf8_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "t").write_bytes("one\ntwo caf\xe9\n".encode("latin-1"))
     with pytest.raises(UserError, match=r"t:2: not UTF-8 text \(byte 0xe9, at byte 7 of the line\)"):
         read_text(tmp_path / "t", "a text")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (
+            "gr\u00f6\u00dfe G\n".encode("latin-1"),
+            "1: not UTF-8 text (byte 0xf6, at byte 2 of the line); if it is Latin-1",
+        ),
+        ("ja Y AA\n".encode("utf-16"), "1: text in UTF-16, not UTF-8; convert it with `iconv -f utf-16 -t utf-8`"),
+        ("gr\u00f6\u00dfe G\n".encode("utf-16-le"), "1: text in UTF-16, not UTF-8; convert it with `iconv -f utf-16le"),
+        ("gr\u00f6\u00dfe G\n".encode("utf-16-be"), "1: text in UTF-16, not UTF-8; convert it with `iconv -f utf-16be"),
+        (b"RIFF\x80\x81\0\0WAVE", "1: no text, but a recording; is it the right file?"),
+        (b"PK\x03\x04\xff", "1: no text, but an archive"),
+        (bytes(range(256)), "1: no text, but bytes"),
+    ],
+)
+def test_what_is_no_utf_8_is_named(data: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "words").write_bytes(data)
+    with pytest.raises(UserError) as error:
+        read_text(tmp_path / "words", "")
+    assert f"words:{said}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["packed.json", "corpus.json", "align.json", "model.json"])
+def test_nothing_is_written_into_a_folder_of_ours(name: str, tmp_path: Path) -> None:
+    refuse_ours(tmp_path)
+    (tmp_path / name).write_text("{}")
+    with pytest.raises(UserError, match="give --out another folder"):
+        refuse_ours(tmp_path)

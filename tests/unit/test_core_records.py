@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from roundelay.core.records import (
     read_events,
     to_line,
 )
+from support.fake_runs import without_checksum
 
 RECORDS: list[Record] = [
     CheckpointWritten(wall_s=1.5, epoch=0, file="checkpoint-0000.safetensors"),
@@ -51,7 +53,8 @@ def test_any_record_survives_its_line(record: Record) -> None:
 
 def test_the_line_is_what_people_grep_for() -> None:
     assert to_line(RECORDS[0]) == (
-        '{"kind":"checkpoint_written","wall_s":1.5,"virtual_s":null,"epoch":0,"file":"checkpoint-0000.safetensors"}'
+        '{"kind":"checkpoint_written","wall_s":1.5,"virtual_s":null,"epoch":0,"file":"checkpoint-0000.safetensors",'
+        '"crc32":"70340e07"}'
     )
 
 
@@ -79,7 +82,7 @@ def test_wherever_a_kill_cuts_the_file_whole_records_before_it_survive(tmp_path:
 
 def test_a_newer_version_may_add_kinds_and_fields(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
-    newer = {**json.loads(to_line(RECORDS[2])), "colour": "green"}
+    newer = {**json.loads(without_checksum(to_line(RECORDS[2]))), "colour": "green"}
     path.write_text(json.dumps({"kind": "teleported", "wall_s": 1.0}) + "\n" + json.dumps(newer) + "\n")
     assert read_events(path) == [RECORDS[2]]
 
@@ -88,8 +91,46 @@ def test_a_newer_version_may_add_kinds_and_fields(tmp_path: Path) -> None:
 def test_a_broken_line_before_the_last_is_named(tmp_path: Path, broken: str) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(f"{to_line(RECORDS[0])}\n{broken}\n{to_line(RECORDS[2])}\n")
-    with pytest.raises(UserError, match=r"events\.jsonl:2: not a record"):
+    with pytest.raises(UserError, match=r"events\.jsonl:2: damaged, not a record"):
         read_events(path)
+
+
+def test_no_flipped_bit_passes(tmp_path: Path) -> None:
+    """Every bit of a file of three records: what is read is what was written, or the line is named."""
+    path = write_events(tmp_path / "events.jsonl", RECORDS)
+    whole = path.read_bytes()
+    for place in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[place // 8] ^= 1 << place % 8
+        path.write_bytes(data)
+        line = whole.count(b"\n", 0, place // 8) + 1
+        with pytest.raises(UserError, match=rf"events\.jsonl:{line}: damaged"):
+            read_events(path)
+
+
+def test_lines_of_earlier_versions_have_no_checksum_and_are_held_to_the_schema(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    line = without_checksum(to_line(RECORDS[0]))
+    path.write_text(f"{line}\n{to_line(RECORDS[1])}\n")
+    assert read_events(path) == RECORDS[:2]
+    path.write_text(line.replace("1.5", '"1.5"') + f"\n{to_line(RECORDS[1])}\n")
+    with pytest.raises(
+        UserError, match=r"events\.jsonl:1: damaged, not a record \(wall_s is '1\.5', which it cannot be"
+    ):
+        read_events(path)
+
+
+def test_no_flipped_bit_of_results_passes(tmp_path: Path) -> None:
+    RESULTS.write(tmp_path)
+    assert Results.read(tmp_path) == RESULTS
+    path = tmp_path / Results.FILE
+    whole = path.read_bytes()
+    for place in range(0, 8 * len(whole), 7):
+        data = bytearray(whole)
+        data[place // 8] ^= 1 << place % 8
+        path.write_bytes(data)
+        with pytest.raises(UserError, match=re.escape(str(path))):
+            Results.read(tmp_path)
 
 
 def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:

@@ -1,10 +1,13 @@
 """Remarks of `prepare` on recordings that are not broken, but not what somebody thinks they are."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -13,7 +16,9 @@ from roundelay.core.streams import stream
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.audio.speed import at_speed, resampled
 from roundelay.speech.corpus.build import change_features, prepare_kaldi
+from roundelay.speech.corpus.cleaned import read_changes
 from roundelay.speech.corpus.options import Preparation, PrepareOptions
+from roundelay.speech.lexicon.cleaning import Change, Cleaner
 from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay.speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
@@ -180,6 +185,31 @@ def test_a_clean_corpus_is_not_remarked_on(source: Path, capsys: pytest.CaptureF
     assert "warning" not in capsys.readouterr().out
 
 
+def test_audio_without_any_sound_is_remarked_on(source: Path) -> None:
+    soundfile.write(source / "wav/d-1.wav", np.zeros(RATE // 2), RATE, subtype="PCM_16")
+    (remark,) = prepare(source).remarks
+    assert "1 utterance of test without any sound, every sample is the same: d-1 (" in remark
+
+
+def test_marks_of_stress_are_remarked_on(source: Path) -> None:
+    vowels = [f"{vowel}{stress}" for vowel in ("AA", "AE", "AH", "AO", "AW", "AY", "EH") for stress in "012"]
+    lexicon = source / "lang/words.dic"
+    lexicon.write_text(lexicon.read_text() + f"ALL {' '.join(vowels)}\n")
+    (remark,) = prepare(source).remarks
+    assert "`--strip-stress` makes one phone of each vowel" in remark
+    assert prepare(source, strip_stress=True).remarks == []
+
+
+def test_one_cause_is_one_fault(source: Path) -> None:
+    (source / "train/text").write_text("")
+    assert "1 fault in the data directory" in refused(source)
+    assert "train/text: is empty" in refused(source)
+    source.rename(source.with_name("sources"))
+    message = refused(source)
+    assert "`--source` names the one that holds data directories" in message
+    assert "Did you mean sources?" in message
+
+
 # transcripts ----------------------------------------------------------------------------------------------------------
 
 
@@ -193,9 +223,8 @@ def test_case_and_punctuation_are_named_under_every_policy(source: Path) -> None
     assert "3 words of the transcripts differ from words of the dictionary by case or punctuation alone" in remark
     corpus = prepare(source, clean_transcripts=True)
     assert [u.text for u in corpus.splits["train"]] == ["YES NO", "GO", "NO NO", "YES"]
-    (remark,) = corpus.remarks
-    assert "3 words of the transcripts changed" in remark
-    assert "Yes, -> YES" in remark
+    assert corpus.remarks == []
+    assert load_corpus(corpus.folder).changes == {"punctuation": 3}
 
 
 def test_words_of_no_dictionary_lose_their_punctuation_too(source: Path) -> None:
@@ -203,6 +232,76 @@ def test_words_of_no_dictionary_lose_their_punctuation_too(source: Path) -> None
     corpus = prepare(source, clean_transcripts=True, on_missing_words="skip", max_bad_share=0.5)
     assert [u.id for u in corpus.splits["train"]] == ["a-2", "b-1", "b-2"]
     assert "MAYBE" in corpus.left_out["train"][0].reason
+
+
+MARKS: tuple[tuple[str, str, dict[str, int]], ...] = (
+    ("YES <cough> NO", "YES NO", {"noise": 1}),
+    ("[door slams] YES", "YES", {"noise": 1}),
+    ("GO (he said) {breath} NO", "GO HE SAID NO", {"inside": 1, "noise": 1, "case": 2}),
+    ("*laugh* ++um++ %hesitation YES &=coughs", "YES", {"noise": 4}),
+    ("((YES)) YES<noise> [laughter-NO]", "YES YES NO", {"guessed": 1, "inside": 1, "noise": 1}),
+    ("YES(2) N[o]- GO", "YES N GO", {"punctuation": 2, "broken": 1}),
+    ("[LAUGHTER] YES [laughter]", "[LAUGHTER] YES [LAUGHTER]", {}),  # the dictionary has it
+    ("YES S.", "YES S", {"stop": 1}),
+    ("S. NO", "S NO", {"stop": 1}),  # is said the same without
+    ("NO. YES", "NO. YES", {}),  # number, the dictionary says
+    ("YES NO. ...", "YES NO", {"stop": 1, "punctuation": 1}),
+    ("U.S. YES", "U.S. YES", {}),
+    ("YES U.S.", "YES U.S.", {}),
+    ("N.S. 5% YES", "N S 5 YES", {"letters": 1, "symbol": 1}),
+)
+
+
+@pytest.mark.parametrize(("text", "wanted", "kinds"), MARKS, ids=[text for text, *_ in MARKS])
+def test_a_transcript_in_the_words_of_its_dictionary(text: str, wanted: str, kinds: dict[str, int]) -> None:
+    said = {"YES": "Y", "NO": "N OW", "NO.": "N AH", "GO": "G", "S": "EH S", "S.": "EH S", "N": "EH N", "U.S.": "Y EH"}
+    said |= {"U.S": "Y UW", "[LAUGHTER]": "LAU"}
+    clean = Cleaner(Lexicon({word: (tuple(phones.split()),) for word, phones in said.items()}))
+    found = clean(text)
+    assert " ".join(found.words) == wanted
+    assert Counter(change.kind for change in found.changes) == kinds
+    assert clean(wanted).words == found.words  # what is clean stays
+
+
+@settings(max_examples=200)
+@given(st.lists(st.sampled_from(["YES", "no.", "S.", "<", "cough>", "[x]", "(", ")", "-", "a_b", "U.S.", "((", "*x*"])))
+def test_what_is_clean_stays(words: list[str]) -> None:
+    clean = Cleaner(Lexicon(dict.fromkeys(("YES", "NO", "NO.", "S", "S.", "U.S."), (("Y",),))))
+    once = clean(" ".join(words)).words
+    assert clean(" ".join(once)).words == once
+
+
+def test_noises_are_said_and_listed_by_kind(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_lines(
+        source / "train/text", SPLITS["train"] | {"a-1": "Yes <cough> [x] NO", "a-2": "<cough>", "b-1": "(( )) NO"}
+    )
+    data = source.parent / "data"
+    arguments = ["--source", str(source), "--lexicon", str(source / "lang/words.dic"), "--data", str(data)]
+    policies = ["--clean-transcripts", "--max-bad-share", "0.5", "--workers", "1"]
+    assert main(["prepare", "kaldi", *arguments, *policies]) == 0
+    said = capsys.readouterr().out
+    assert "<cough> (2), [x]" in said
+    assert "a-2: nothing but noises (<cough>)" in said
+    assert "b-1: some of it was not understood ((( )))" in said
+    corpus = load_corpus(data)
+    assert [u.text for u in corpus.splits["train"]] == ["YES NO", "YES"]
+    assert (corpus.cleaned, corpus.changes) == (True, {"noise": 3, "unclear": 1, "case": 1})
+    assert read_changes(data) == {
+        Change("noise", "<cough>", ""): 2,
+        Change("noise", "[x]", ""): 1,
+        Change("unclear", "(( ))", ""): 1,
+        Change("case", "Yes", "YES"): 1,
+    }
+
+
+def test_how_a_noise_sounds_is_not_guessed_from_its_letters(source: Path) -> None:
+    write_lines(source / "train/text", SPLITS["train"] | {"a-1": "YES <cough> NO"})
+    message = refused(source)
+    assert "1 of them are marks of noises, which `--clean-transcripts` takes out:\n  <cough>" in message
+    corpus = prepare(source, on_missing_words="guess", max_bad_share=0.5)
+    assert "<cough>" not in corpus.lexicon
+    assert "marks of noises among the words (<cough>)" in corpus.remarks[0]
+    assert [one.id for one in corpus.left_out["train"]] == ["a-1"]
 
 
 def test_near_words() -> None:

@@ -22,12 +22,13 @@ ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EVERY = sorted({module for modules in MODULES.values() for module in modules})
 SCRIPT = """
-import importlib, pkgutil, sys, roundelay
+import importlib, os, pkgutil, sys, roundelay
 
 for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
     programs = "roundelay.__main__", "roundelay.speech.corpus.demo.voice"
     for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
-    if module.name not in (*programs, for_gpus):
+    serving = module.name.startswith("roundelay.transcription.serving.")  # loaded by `serve` alone
+    if not serving and module.name not in (*programs, for_gpus):
         importlib.import_module(module.name)
 import torch
 
@@ -44,6 +45,8 @@ for batch in inputs.split(8):
 session.close()
 assert model(inputs).square().mean().item() < before
 (simulated,) = roundelay.simulate("ssgd", learners=2, rounds=3)
+two_hosts = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": "29500", "ROUNDELAY_SECRET": "of the run" * 5}
 for refused in (
     lambda: roundelay.prepare("an4"),
     lambda: roundelay.align("an4"),
@@ -52,6 +55,7 @@ for refused in (
     lambda: roundelay.load_model("model"),
     lambda: roundelay.export("exp", "out"),
     lambda: roundelay.speech.search.fst.kaldifst.compile,
+    lambda: os.environ.update(two_hosts) or roundelay.attach(model, optimizer, strategy="adpsgd"),
 ):
     try:
         refused()
@@ -87,7 +91,7 @@ def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     four = "needs the packages kaldi-decoder, kaldialign, kaldifst and soundfile: pip install 'roundelay[speech]'."
-    assert done.stdout.splitlines()[-7:] == [
+    assert done.stdout.splitlines()[-8:] == [
         f"prepare {four}",
         f"align {four}",
         f"decode {four}",
@@ -95,6 +99,7 @@ def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
         f"A packed model {four}",
         "export onnx needs the packages onnx, onnxruntime and onnxscript: pip install 'roundelay[export]'.",
         "Speech needs the package kaldifst: pip install 'roundelay[speech]'.",
+        "rank 0: training on several hosts needs the package cryptography: pip install 'roundelay[hosts]'.",
     ]
 
 
@@ -111,6 +116,7 @@ def test_a_command_names_what_it_needs(
 @pytest.mark.parametrize(
     ("words", "needed"),
     [
+        ("storm demo --out out", "storm needs the package cryptography: pip install 'roundelay[hosts]'."),
         ("demo", "demo needs the package espeakng-loader: pip install 'roundelay[demo]'."),
         ("report exp --audio", "report --audio needs the package soundfile: pip install 'roundelay[speech]'."),
         ("export lhotse data --out out", "export lhotse needs the package soundfile: pip install 'roundelay[speech]'."),
@@ -127,15 +133,13 @@ def test_some_options_need_an_extra(
     assert " ".join(capsys.readouterr().err.split()).endswith(needed)
 
 
-def test_serve_alone_needs_what_reads_websockets(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "wsproto", None)
+def test_serve_alone_needs_what_serves(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "starlette" else object())
     assert main(["serve", "model"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert said.endswith("serve needs the package wsproto: pip install 'roundelay[speech]'.")
+    assert said.endswith("serve needs the package starlette: pip install 'roundelay[serve]'.")
     assert main(["transcribe", "model", "talk.wav"]) == 2
-    assert "wsproto" not in capsys.readouterr().err
+    assert "starlette" not in capsys.readouterr().err
 
 
 def test_the_package_asks_for_none_of_them() -> None:

@@ -11,8 +11,8 @@ from roundelay.cli import main
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay.speech.hmm.align import UNLIMITED, phone_loop, utterance_graph
-from roundelay.speech.hmm.alignment import Alignment, AlignSummary
-from roundelay.speech.hmm.fit import FIT_FILE, warnings
+from roundelay.speech.hmm.alignment import FIT_FILE, Alignment, AlignSummary
+from roundelay.speech.hmm.fit import warnings
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
 from roundelay.speech.prepared import Corpus
 from roundelay.speech.search.beam import search

@@ -12,15 +12,17 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.speech.decode.search import Float32
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.hmm.alignment import Alignment, AlignSummary
+from roundelay.speech.hmm.alignment import FIT_FILE, LOG, TREE, Alignment, AlignSummary
 from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay.speech.hmm.gmm import load_mixtures
 from roundelay.speech.hmm.realign import (
     ModelScores,
     RealignConfig,
     realign,
 )
-from roundelay.speech.hmm.task import scratch_folder
+from roundelay.speech.hmm.task import Task, scratch_folder
 from roundelay.speech.hmm.tree import windows
+from roundelay.speech.hmm.unfinished import Unfinished, kept_in
 from roundelay.speech.prepared import Corpus
 from support.damage import forget_checksums
 from support.toy_corpus import SIZES, Truth, toy_corpus
@@ -268,3 +270,74 @@ def test_held_out_utterances_with_unknown_words_do_not_stop_the_run(tmp_path: Pa
     )
     config = dataclasses.replace(SMALL, mono_passes=3, mono_realign=(1, 2), failure_share=1.0)
     assert train_alignments(guessed, store, config, tmp_path / "guessed", Silent()).failed == {}
+
+
+class Said(Silent):
+    """Notes of a progress."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def advance(self, n: int = 1, note: str = "") -> None:
+        self.notes.append(note)
+
+
+class Killed(BaseException):
+    """The death of a process, at a place of its work."""
+
+
+@pytest.mark.parametrize("at", [3, 9])
+def test_an_interrupted_alignment_goes_on_to_the_same_bits(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment], at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed after a pass of monophones, and two later; after the first of triphones, and the last."""
+    corpus, store, _, whole = made
+    keep, passes = Unfinished.keep, 0
+
+    def until(*given: object) -> None:
+        nonlocal passes
+        keep(*given)  # type: ignore[arg-type]
+        passes += 1
+        if passes in (at, at + 2):
+            raise Killed
+
+    monkeypatch.setattr(Unfinished, "keep", until)
+    runs = 0
+    while not (tmp_path / "align.json").exists():
+        runs += 1
+        try:
+            train_alignments(corpus, store, SMALL, tmp_path, Silent())
+        except Killed:
+            assert kept_in(tmp_path)
+    assert runs == 3
+    assert passes == 11  # no pass was made twice
+    for name in ("mono.npz", "gmm.npz"):
+        one, other = load_mixtures(whole.folder / name), load_mixtures(tmp_path / name)
+        assert all(np.array_equal(getattr(one, key), getattr(other, key)) for key in ("weights", "means", "variances"))
+    for name in (LOG, "align.json", TREE, FIT_FILE):
+        assert (tmp_path / name).read_bytes() == (whole.folder / name).read_bytes()
+    assert not (tmp_path / "unfinished").exists()
+
+
+def test_what_is_kept_of_another_or_damaged_is_begun_anew(
+    made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus, store, _, whole = made
+    keep = Unfinished.keep
+
+    def once(*given: object) -> None:
+        keep(*given)  # type: ignore[arg-type]
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Unfinished, "keep", once)
+        with pytest.raises(Killed):
+            train_alignments(corpus, store, SMALL, tmp_path, Silent())
+    other = Task.of(corpus, store, "gmm", dataclasses.replace(SMALL, seed=1).deciding())
+    assert Unfinished.of(tmp_path, other)[1].endswith("is of another corpus, configuration or version: begun anew")
+    file = tmp_path / "unfinished/mixtures-monophones-1.npz"
+    file.write_bytes(file.read_bytes()[:-1])
+    said = Said()
+    train_alignments(corpus, store, SMALL, tmp_path, said)
+    assert any("egun anew" in note for note in said.notes)
+    assert (tmp_path / "align.json").read_bytes() == (whole.folder / "align.json").read_bytes()

@@ -43,6 +43,10 @@ GONE = {
 """Words of our own that were once used, and the words of the trade in their place."""
 
 MEANT = {
+    ("letters?", "speech/lexicon/marks.py"): "letters do not say how a noise sounds",
+    ("letters?", "speech/lexicon/cleaning.py"): "abbreviations are spelled",
+    ("letters?", "speech/corpus/words.py"): "letters do not say how a noise sounds",
+    ("doors?", "speech/lexicon/marks.py"): "a door that slams",
     ("letters?", "speech/lexicon/g2p.py"): "letters of the alphabet",
     ("letters?", "speech/lexicon/letter_phone.py"): "letters of the alphabet",
     ("letters?", "speech/corpus/readers/transcript_rules.py"): "words are spelled in transcripts",

@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
+from roundelay.speech.lexicon.cleaning import Cleaner
+from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.transcription.inputs import Recording
 from roundelay.transcription.kept import TranscriptFolder
-from roundelay.transcription.scoring import references, scored
+from roundelay.transcription.scoring import check_reference, references, scored
 from roundelay.transcription.transcript import ChannelTranscript, Segment
 
 
@@ -84,11 +86,11 @@ def test_scores(tmp_path: Path) -> None:
     (tmp_path / "ref.trn").write_text("go to (s1-a)\nstop now (b)\n")
     (tmp_path / "text").write_text("a go to\nb STOP NOW\nother NEVER\n")
     for name in ("ref.trn", "text"):
-        errors = scored(tmp_path / name, {"a": "GO TO", "x/b": "STOP"}).score.errors
+        errors = scored(tmp_path / name, {"a": "GO TO", "x/b": "STOP"})[0].score.errors
         assert (errors.ref, errors.del_, errors.ins, errors.sub) == (4, 1, 0, 0)
     (tmp_path / "talk.txt").write_text("go to\nstop now\n")
     assert references(tmp_path / "talk.txt", ["talk"]) == {"talk": ["GO", "TO", "STOP", "NOW"]}
-    with pytest.raises(UserError, match=r"ref\.trn: nothing is said there of c, d; add their words"):
+    with pytest.raises(UserError, match=r"ref\.trn: nothing is said there of c, d, only of s1-a, b"):
         references(tmp_path / "ref.trn", ["a", "c", "d"])
     (tmp_path / "two.trn").write_text("go (s1-a)\nto (s2_a)\n")
     with pytest.raises(UserError, match="s1-a and s2_a may both be a"):
@@ -96,3 +98,44 @@ def test_scores(tmp_path: Path) -> None:
     (tmp_path / "twice").write_text("a go\na to\n")
     with pytest.raises(UserError, match="twice:2: a comes twice"):
         references(tmp_path / "twice", ["a", "b"])
+
+
+NOT_OF_IT = {
+    "text": "fash-an251 YES\nfash-an252 NO\n",  # Kaldi's, of other recordings
+    "one": "rec_1 go to\n",
+    "sorted": "anna go\nbert to\ncleo stop\ndora now\n",
+    "ref.trn": "go to (s1-a)\n",
+    "ref.stm": "t 1 s 0.0 1.0 go to\n",
+    "hyp.ctm": "t 1 0.0 1.0 go\n",
+    "t.srt": "1\n00:00:00,000 --> 00:00:01,000\ngo to\n",
+    "empty": "\n",
+}
+
+
+@pytest.mark.parametrize("name", NOT_OF_IT)
+def test_a_reference_that_does_not_fit_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text(NOT_OF_IT[name])
+    with pytest.raises(UserError, match=name):
+        check_reference(tmp_path / name, ["t"])
+    with pytest.raises(UserError, match=name):
+        scored(tmp_path / name, {"t": "GO TO"})
+
+
+def test_the_names_of_both_sides_are_shown(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("fash-an251 YES\nfash-an252 NO\n")
+    with pytest.raises(UserError, match=r"names \(fash-an251, fash-an252\), and the recording is called t\. Name the"):
+        check_reference(tmp_path / "text", ["t"])
+    (tmp_path / "text").write_text("t@1 YES\nt@2 NO\n")
+    check_reference(tmp_path / "text", ["t"])  # of two channels
+
+
+def test_words_of_other_speech_are_remarked_on(tmp_path: Path) -> None:
+    (tmp_path / "talk.txt").write_text("go to the shop\n" * 10)
+    assert scored(tmp_path / "talk.txt", {"t": "GO TO THE SHOP " * 9})[1] == ""
+    assert "has 40 words for t, where 2 were recognised" in scored(tmp_path / "talk.txt", {"t": "GO TO"})[1]
+
+
+def test_references_are_written_as_those_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a Go, <cough> to\n")
+    clean = Cleaner(Lexicon({"go": (("G",),), "to": (("T",),)}))
+    assert references(tmp_path / "text", ["a"], clean) == {"a": ["GO", "TO"]}

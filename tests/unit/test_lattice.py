@@ -12,10 +12,21 @@ from roundelay.core.streams import stream
 from roundelay.speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
 from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.lattice import LATTICE_BEAM, WordString, with_string, word_lattice, write_lattices
+from roundelay.speech.decode.lattice import (
+    LATTICE_BEAM,
+    NARROW,
+    Unbounded,
+    WordString,
+    with_string,
+    word_lattice,
+    write_lattices,
+)
 from roundelay.speech.decode.lm.estimate import estimate
+from roundelay.speech.decode.parallel import Search, decoder_here
 from roundelay.speech.decode.search import Float32, decode
 from roundelay.speech.hmm.topology import SILENCE
+from roundelay.speech.search.beam import crowded
+from roundelay.speech.search.fst import to_arrays
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 
@@ -139,3 +150,27 @@ def test_timed_words_are_in_seconds() -> None:
     assert [(w.word, w.confidence) for w in words] == [("GO", 1.0), ("STOP", 1.0)]
     assert [w.start for w in words] == pytest.approx([0.03 * first for first, _ in frames])
     assert [w.duration for w in words] == pytest.approx([0.03 * (stop - first) for first, stop in frames])
+
+
+def test_sound_that_fits_all_words_alike_has_no_lattice(graph: Graph) -> None:
+    """Every row of words fits it: a deterministic lattice would have states without number."""
+    pulses = np.zeros((150, graph.num_pdfs), np.float32)
+    pulses[::25] -= 3.0
+    with pytest.raises(Unbounded):
+        word_lattice(graph, pulses, width=NARROW)
+    run = decoder_here(graph, Pronouncing(LEXICON, tying(3), 0.5, 0.01))
+    batch = run.search([("tone", pulses)], Search(1.0, times=True))
+    found, detail = batch.hypotheses["tone"], batch.details["tone"]
+    assert (batch.unbounded, detail.bounded) == (1, False)
+    assert found.words == tuple(word.word for word in detail.timed) != ()
+    assert {word.confidence for word in detail.timed} == {None}
+    assert all(word.duration > 0 for word in detail.timed)
+
+
+def test_paths_are_counted_before_a_search_without_limit(graph: Graph) -> None:
+    """All paths are followed in a wide beam, so that the arcs of a frame are those of all states that are reached."""
+    flat = np.zeros((120, graph.num_pdfs), np.float32)
+    emitting = int((to_arrays(graph.fst).arcs["ilabel"] > 0).sum())
+    assert not crowded(graph.fst, flat, 1e6, emitting)
+    assert crowded(graph.fst, flat, 1e6, emitting // 2)
+    assert not crowded(graph.fst, flat, 0.5, emitting // 2)

@@ -85,7 +85,7 @@ def test_the_environment_says_which_host_this_is() -> None:
         ),
         ({"RANK": None}, "WORLD_SIZE is set but RANK is not"),
         ({"RANK": "one"}, "RANK is 'one'"),
-        ({"RANK": "2"}, "ranks go from 0 to"),
+        ({"RANK": "2"}, r"ranks go from 0 to WORLD_SIZE - 1. A learner that is to join .* needs ROUNDELAY_PLACES"),
         ({"MASTER_ADDR": None}, "MASTER_ADDR is not set"),
         ({"MASTER_PORT": None}, "MASTER_PORT is not"),
     ],

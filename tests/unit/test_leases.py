@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.epochs import EpochPlan, Share
 from roundelay.core.state import Statistics
-from roundelay.runtime.base import Counts
+from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, counted, enter
 from roundelay.runtime.hosts.transport.checks import InvalidMessage
 from roundelay.runtime.procs.coordination import queue
@@ -75,9 +75,11 @@ def test_every_host_is_leased_what_is_its_own_once_and_nobody_else_is(story: lis
             leases.settle(host, [index])
             trained[host].append(index)
         elif what == "die":
-            done = sum(SHARED.piece(index).frames for index in trained[host])
-            assert leases.lose(host) == (0, SHARED.shares[host].examples - done)
+            assert leases.lose(host) == 0
             held[host] = []
+    done = [sum(SHARED.piece(index).frames for index in trained[host]) for host in (0, 1)]
+    missing = SegmentPlan(SHARED, 0.1).missing([done[0], 0, done[1]], SHARED.pieces, synchronous=False)
+    assert missing == (SHARED.shares[0].examples - done[0], 0, SHARED.shares[1].examples - done[1])
     for host, ranks in ((0, {0, 1}), (1, {2})):
         leases.give_back(host)
         while leases.left_for([host]):

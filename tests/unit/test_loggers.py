@@ -16,7 +16,7 @@ from roundelay.curve_points import CurvePoints
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger, Scalars
-from roundelay.loggers.tensorboard import draw_word_errors
+from roundelay.loggers.tensorboard import TensorBoard, draw_word_errors
 from roundelay.runtime.base import Glance, SegmentPlan
 from roundelay.runtime.learner_state import MEASURED
 from roundelay.runtime.sim.driver import SimRuntime
@@ -31,6 +31,19 @@ POINT = CurvePoint(wall_s=3.0, epoch=1, frames=640, learning_rate=0.1, loss=2.5,
 
 def run_told(exp: Path, *loggers: Logger) -> Results | None:
     return train(replace(job("adpsgd", TASK), loggers=loggers), exp, Silent(), Interrupt())
+
+
+def test_a_run_without_tensorboard_says_so_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roundelay.loggers.tensorboard.has", lambda extra: False)
+    told: list[str] = []
+    logger = TensorBoard(told.append)
+    logger.begin(LoggedRun(tmp_path, {}, 0))
+    logger.log(POINT)
+    logger.close()
+    decoded = Decoded(wall_s=1.0, split="dev", wer=5.0, errors={}, acoustic_scale=0.1, real_time_factor=0.1)
+    draw_word_errors(LoggedRun(tmp_path, {}, 0), decoded)
+    assert [*tmp_path.iterdir()] == []
+    assert told == ["no curves for TensorBoard, which is not installed: pip install 'roundelay[tensorboard]'"]
 
 
 class Failing(Logger):

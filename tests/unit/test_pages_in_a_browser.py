@@ -3,6 +3,7 @@ alone, and under axe, which finds what people with other eyes, ears or hands cou
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,12 @@ from roundelay.speech.audio.picture import flac, spectrogram_png
 from roundelay.storm.both import RunEnd, StormOptions, StormResult
 from roundelay.storm.page import render_page
 from roundelay.storm.story import Story, Struck
-from roundelay.transcription.serving.endpoint import Endpoint, Service
-from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.transcribing import Options
 from support.browser import Browser, Page, axe_source, chromium
 from support.decoded_runs import two
 from support.fake_runs import Fake, write_run
-from support.recogniser import ToneRecogniser, listen, tones
-from support.served import served
+from support.recogniser import tones
+from support.served import served, tone_worker
+from support.until import until
 
 RATE = 16000
 WORDS = ["LOW", "TOP", "HIGH"]
@@ -43,8 +42,8 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def served_page(browser: Browser) -> Iterator[Page]:
-    with served(Endpoint(Service(ToneRecogniser(RATE), "tones", Options(), listen(RATE))).answer, Limits()) as port:
-        yield browser.page(f"http://localhost:{port}/")
+    with served(partial(tone_worker, RATE)) as server:
+        yield browser.page(f"http://localhost:{server.port}/")
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +77,8 @@ def test_a_visitor_records_and_reads(served_page: Page) -> None:
     served_page.until("document.getElementById('status').textContent.startsWith('Recording')")
     assert served_page.run("document.activeElement.textContent") == "Stop"
     said = "document.getElementById('text').textContent.trim()"
+    served_page.until("document.getElementById('level').value > 0.3")
+    served_page.until("/^0:0[1-9]/.test(document.getElementById('time').textContent)")
     served_page.until("document.getElementById('sofar').textContent")
     assert served_page.run("document.getElementById('sofar').closest('[aria-live]')") is None
     served_page.until(f"/ /.test({said})")  # the file is played again and again: two words are final
@@ -107,7 +108,7 @@ def talk(tmp_path: Path) -> Path:
     return tmp_path / "talk.wav"
 
 
-def choose(page: Page, file: Path) -> None:
+def choose(page: Page, file: Path, said: str = "2 words in ") -> None:
     """Have a file transcribed, by keys."""
     page.ask("Page.setInterceptFileChooserDialog", enabled=True)
     page.run("document.getElementById('status').textContent = ''")
@@ -115,7 +116,7 @@ def choose(page: Page, file: Path) -> None:
     page.press("Enter")
     chooser = page.browser.event("Page.fileChooserOpened")
     page.ask("DOM.setFileInputFiles", files=[str(file)], backendNodeId=chooser["backendNodeId"])
-    page.until("document.getElementById('status').textContent.startsWith('2 words in ')")
+    page.until(f"document.getElementById('status').textContent.startsWith('{said}')")
 
 
 def test_a_file_is_chosen_without_a_mouse(served_page: Page, talk: Path) -> None:
@@ -127,20 +128,61 @@ def test_a_file_is_chosen_without_a_mouse(served_page: Page, talk: Path) -> None
     assert served_page.errors() == []
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_axe_finds_nothing_on_the_served_page(served_page: Page, talk: Path, dark: bool) -> None:
-    """With words on it, and those of somebody who still speaks."""
-    axe = axe_source()
-    served_page.look(dark=dark)
+def test_the_model_is_named_and_words_are_kept(served_page: Page, talk: Path, tmp_path: Path) -> None:
+    """Copied, and saved under the recording's name."""
     choose(served_page, talk)
-    served_page.run("soFar('LOW'); say('Recording ...')")
+    assert served_page.run("document.getElementById('about').textContent") == "By the model tones, which knows 4 words."
+    known = "[...document.querySelectorAll('#known li')].map((e) => e.textContent)"
+    assert served_page.run(known) == ["HIGH", "LOW", "MIDDLE", "TOP"]
+    for does, said in (("window.copied = text", "Copied."), ("throw new Error('no')", "Not copied, but selected: no")):
+        served_page.run(f"navigator.clipboard.writeText = async (text) => {{ {does}; }}; 0")
+        served_page.tab_to("#copy")
+        served_page.press("Enter")
+        served_page.until(f"document.getElementById('status').textContent === '{said}'")
+    assert served_page.run("[window.copied, getSelection().toString().trim()]") == ["HIGH LOW"] * 2
+    served_page.ask("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    served_page.tab_to("#save")
+    served_page.press("Enter")
+    until(lambda: (tmp_path / "talk.txt").is_file() and (tmp_path / "talk.txt").read_text() == "HIGH LOW\n")
+
+
+def test_of_a_bad_file_no_words_stay(served_page: Page, talk: Path, tmp_path: Path) -> None:
+    """Those of the file before it, above all."""
+    choose(served_page, talk)
+    (tmp_path / "bad.wav").write_bytes(b"RIFF, but no sound, WAVE")
+    choose(served_page, tmp_path / "bad.wav", "bad.wav is not transcribed: The recording: cannot be read")
+    assert served_page.run("document.getElementById('text').textContent") == ""
+    shown = "['words', 'keep', 'heading', 'hearing'].filter((id) => !document.getElementById(id).hidden)"
+    assert served_page.run(shown) == []
+
+
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 360)])
+def test_axe_finds_nothing_on_the_served_page(served_page: Page, talk: Path, dark: bool, width: int) -> None:
+    """With words on it, and those of somebody who still speaks; nothing is wider than a telephone."""
+    axe = axe_source()
+    served_page.look(dark=dark, width=width)
+    choose(served_page, talk)
+    served_page.run("soFar('LOW'); say('Recording ...'); count(performance.now())")
+    served_page.run("document.getElementById('level').hidden = false; document.querySelector('details').open = true")
     assert served_page.problems(axe) == []
+    assert served_page.run("document.documentElement.scrollWidth <= innerWidth")
+    served_page.run("count()")
 
 
-@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 400)])
+@pytest.mark.parametrize(("dark", "width"), [(False, 1200), (True, 390)])
 def test_axe_finds_nothing_in_the_report(report: Page, dark: bool, width: int) -> None:
+    """On a telephone no table is cut off; in the dark spectrograms are dark too."""
     axe = axe_source()
     report.look(dark=dark, width=width)
+    wider = "(e) => e.scrollWidth > e.clientWidth + 1"
+    if width < 600:
+        assert (
+            report.run(f"[document.documentElement, ...document.querySelectorAll('.scroll')].filter({wider}).length")
+            == 0
+        )
+    assert report.run("getComputedStyle(document.querySelector('.sound img')).filter").startswith(
+        ("none", "invert")[dark]
+    )
     assert report.run("document.querySelectorAll('audio').length") > 0
     assert report.problems(axe) == []
     assert report.errors() == []
@@ -157,7 +199,7 @@ def test_a_film_is_played_by_the_keyboard(browser: Browser, tmp_path: Path) -> N
     story.seconds = 30.0
     results = RunEnd.of(Results.from_json(read_json(write_run(tmp_path, Fake()) / Results.FILE)))
     shown = tmp_path / "storm.html"
-    write_text(shown, render_page(StormResult(story, story, (results, results)), StormOptions("demo", tmp_path)))
+    write_text(shown, render_page(StormResult(story, story, story, (results, results)), StormOptions("demo", tmp_path)))
     page = browser.page(shown.as_uri())
     page.tab_to(".film input")
     page.press("Home", *["ArrowRight"] * 3)

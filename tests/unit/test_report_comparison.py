@@ -166,7 +166,7 @@ def test_figures_are_ratios_to_the_run_of_the_same_seed(tmp_path: Path) -> None:
     assert table["ssgd, 4 learners"]["times sooner"] == "1.33 ± 0.00"
     assert table["ssgd, 4 learners"]["speed kept %"] == "–"
     assert table["… straggler 1:3x"]["speed kept %"] == "50.0 ± 0.0"
-    assert table["… straggler 1:3x"]["seeds"] == "0, 1"
+    assert "seeds" not in titles  # all rows have the same
     assert any("keeps 50 %" in sentence for sentence in headline(comparison))
 
 

@@ -112,6 +112,28 @@ def test_errors_are_told_by_word_speaker_and_group(tmp_path: Path) -> None:
     assert "The worst utterances of test" in words
 
 
+def test_ten_rows_of_a_table_and_three_utterances_are_enough(tmp_path: Path) -> None:
+    """The rest of the utterances is folded; the caption says of how many rows these are the worst."""
+    folder = write_run(tmp_path, Fake())
+    lines = [
+        {
+            "id": f"u{i}",
+            "speaker": f"s{i}",
+            "gender": None,
+            "pairs": [[f"W{i}", "NO"], *[["A", "A"]] * i],
+            "forgiven": [],
+        }
+        for i in range(12)
+    ]
+    write_text(folder / "decode" / "test" / UTTERANCES_FILE, "".join(json.dumps(line) + "\n" for line in lines))
+    page = render_html(load_runs([folder]))
+    assert "Confused words, test: the 10 most frequent of 12" in page
+    assert "Word error rate by speaker, test, the worst first: 10 of 12" in page
+    assert (page.count('<td data-t="recognised">NO</td>'), page.count(">s0<"), page.count(">s11<")) == (10, 1, 0)
+    utterances = [a for tag, a in Outline(page).found if tag == "details" and a.get("class") == "run utterance"]
+    assert ["open" in one for one in utterances] == [True] * 3 + [False] * 7
+
+
 def test_confused_phones_are_told_where_decoding_noted_them(tmp_path: Path) -> None:
     folders = two(tmp_path, 2)
     assert "Confused phones" not in render_html(load_runs(folders))

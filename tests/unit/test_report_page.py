@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Evaluation, LearnersChanged, Segment, Staleness, to_line
-from roundelay.reports import load_run, load_runs, render_html, write_report
+from roundelay.reports import load_run, load_runs, render_html, text_table, write_report
 from roundelay.reports.charts import (
     ChartAxes,
     ColumnBar,
@@ -32,6 +32,7 @@ from roundelay.reports.charts import (
 )
 from roundelay.reports.runs import Run
 from roundelay.reports.svg import axis, esc
+from support.decoded_runs import two
 from support.fake_runs import Fake, fake_records, write_run
 from support.outline import Outline
 
@@ -55,7 +56,7 @@ def test_the_page_asks_nobody_for_anything(tmp_path: Path) -> None:
     for tag, attributes in Outline(page).found:
         assert tag not in ("img", "iframe", "object", "embed", "audio", "video", "source", "use", "base", "form")
         assert "src" not in attributes
-        assert "href" not in attributes or attributes["href"] == "data:,"
+        assert (attributes.get("href") or "#").startswith("#") or attributes["href"] == "data:,"
     assert "default-src 'none'" in page  # the browser holds it to that
 
 
@@ -91,6 +92,35 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     assert page.count("<script") == 1  # ours
     assert "\x00" not in page
     assert any("<script>alert(1)</script>\"'&" in words for words in Outline(page).words)
+
+
+def test_verdict_curves_errors_and_talking_follow_each_other(tmp_path: Path) -> None:
+    """And the list of contents leads to each."""
+    outline = Outline(render_html(load_runs(two(tmp_path, 2))))
+    sections = [attributes["id"] for tag, attributes in outline.found if tag == "section"]
+    assert sections == ["result", "learning", "errors", "speed", "talking", "runs"]
+    links = [attributes["href"] for tag, attributes in outline.found if tag == "a"]
+    assert links == [f"#{name}" for name in sections]
+
+
+def test_what_runs_share_is_said_once(tmp_path: Path) -> None:
+    """A page of one learner has nothing to be twice as fast as; one with several seeds names them once."""
+    recipe = "training: {{learners: 2, stragglers: ['1:3x']}}\nseed: {seed}\n"
+    fakes = [Fake(name=n, label=n, learners=2, recipe=recipe) for n in ("ssgd", "adpsgd")]
+    runs = load_runs([write_run(tmp_path, fake) for fake in fakes])
+    page = render_html(runs)
+    assert page.count("straggler 1:3x") == 1
+    assert "All runs: 2 learners, straggler 1:3x, seed 1." in page
+    assert text_table(runs).startswith("All runs: 2 learners, straggler 1:3x, seed 1.\n")
+    assert "one-learner run" not in page
+    words = Outline(page).words
+    assert not {"seeds", "seed", "learners"} & set(words)
+    third = write_run(tmp_path, Fake(name="other", label="adpsgd", learners=4, seed=2, recipe=recipe))
+    assert "All runs: straggler 1:3x." in render_html([*runs, load_run(third)])
+    alone = write_run(tmp_path, Fake(name="alone", label="sgd", learners=1))
+    page = render_html([*runs, load_run(alone)])
+    assert "All runs: seed 1." in page
+    assert "2 x: in half the one-learner run&#x27;s time." in page
 
 
 def test_a_name_has_one_colour_in_all_charts(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json, write_text
+from roundelay.core.files import read_json, write_text
 from roundelay.core.records import (
     SCHEMA,
     Decoded,
@@ -21,7 +22,7 @@ from roundelay.core.records import (
     to_line,
 )
 from roundelay.reports.runs import State, load_run, load_runs
-from support.fake_runs import EPOCH_FRAMES, Fake, fake_records, fake_results, write_run
+from support.fake_runs import EPOCH_FRAMES, Fake, fake_records, fake_results, without_checksum, write_run
 
 
 def write_events(folder: Path, records: list[Record]) -> None:
@@ -193,7 +194,7 @@ def test_a_run_that_has_recorded_nothing_is_named(tmp_path: Path) -> None:
 
 def test_a_newer_schema_is_refused(tmp_path: Path) -> None:
     folder = write_run(tmp_path, Fake())
-    write_json(folder / Results.FILE, {**read_json(folder / Results.FILE), "schema": SCHEMA + 1})
+    write_checked(folder / Results.FILE, {**read_json(folder / Results.FILE), "schema": SCHEMA + 1})
     with pytest.raises(UserError, match="newer Roundelay"):
         load_run(folder)
 
@@ -212,8 +213,8 @@ def test_damaged_results_are_named(tmp_path: Path, text: str) -> None:
 )
 def test_a_field_that_cannot_be_is_named(tmp_path: Path, field: str, value: object) -> None:
     folder = write_run(tmp_path, Fake())
-    write_json(folder / Results.FILE, {**read_json(folder / Results.FILE), field: value})
-    with pytest.raises(UserError, match=rf"results\.json: {field} is "):
+    write_checked(folder / Results.FILE, {**read_json(folder / Results.FILE), field: value})
+    with pytest.raises(UserError, match=rf"results\.json: not the results of a run \({field} is "):
         load_run(folder)
 
 
@@ -229,11 +230,11 @@ def test_a_field_that_cannot_be_is_named(tmp_path: Path, field: str, value: obje
 )
 def test_an_event_that_cannot_be_is_named(tmp_path: Path, change: dict[str, object]) -> None:
     folder = write_run(tmp_path, Fake())
-    lines = (folder / "events.jsonl").read_text().splitlines()
+    lines = without_checksum((folder / "events.jsonl").read_text()).splitlines()
     place = next(i for i, line in enumerate(lines) if '"segment"' in line)
     lines[place] = json.dumps({**json.loads(lines[place]), **change})
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=rf"events\.jsonl: a record of kind segment: {next(iter(change))} is "):
+    with pytest.raises(UserError, match=rf"events\.jsonl:{place + 1}: damaged, .*{next(iter(change))} is "):
         load_run(folder)
 
 
@@ -243,7 +244,7 @@ def test_counts_too_large_for_arithmetic_are_named(tmp_path: Path) -> None:
     lines = [line for line in (folder / "events.jsonl").read_text().splitlines() if '"exchanges"' not in line]
     lines.append(f'{{"kind":"exchanges","wall_s":1.0,"epoch":0,"matrix":[[0,{10**400}],[1,0]]}}')
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(UserError, match=r"events\.jsonl: a record of kind exchanges: matrix is "):
+    with pytest.raises(UserError, match=rf"events\.jsonl:{len(lines)}: damaged, .*matrix is "):
         load_run(folder)
 
 
@@ -251,7 +252,7 @@ def test_a_loss_that_is_no_number_is_null_in_the_file_and_nan_here(tmp_path: Pat
     folder = write_run(tmp_path, Fake())
     lines = [
         line.replace(json.dumps(json.loads(line)["cross_entropy"]), "null") if '"evaluation"' in line else line
-        for line in (folder / "events.jsonl").read_text().splitlines()
+        for line in without_checksum((folder / "events.jsonl").read_text()).splitlines()
     ]
     assert any('null,"accuracy' in line or '"cross_entropy":null' in line for line in lines)
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")

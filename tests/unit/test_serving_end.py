@@ -1,5 +1,5 @@
-"""A server ends at a signal, whether or not a shell had it ignored: the recording at hand is answered, those that wait
-are told, and nothing is left behind."""
+"""A server ends at a signal, whether or not a shell had it ignored, and whatever it does: what is at hand is answered
+or told, and nothing is left behind, not even where it is killed outright."""
 
 import json
 import os
@@ -8,8 +8,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.transcription.serving.endpoint import LIVE, Endpoint, Service
-from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.serving.serve import ENDING_SIGNALS, ServingPlace, serve
-from roundelay.transcription.transcribing import Options
-from support.held import RATE, HeldRecogniser, asked
-from support.recogniser import ToneRecogniser, listen, tones
+from roundelay.transcription.serving import serve as module
+from roundelay.transcription.serving.endpoint import LIVE, Endpoint
+from roundelay.transcription.serving.recognisers import Recognisers
+from roundelay.transcription.serving.serve import ENDING_SIGNALS, listening, serve
+from support.held import RATE, alive, asked, begun, form, held_worker
+from support.recogniser import tones
+from support.served import recognising
 from support.until import until
 from support.websocket import BYTES, speaking
 
@@ -37,35 +39,62 @@ def _handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", ENDING_SIGNALS)
-def test_requests_at_hand_are_answered_or_told(number: signal.Signals, tmp_path: Path) -> None:
-    model, remarks = HeldRecogniser(), list[str]()
-    endpoint = Endpoint(Service(model, "held", Options(), listen(RATE), folder=tmp_path))
-    replies: list[Future[tuple[int, str]]] = []
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("held")
+
+
+@pytest.fixture(scope="module")
+def recognisers(folder: Path) -> Iterator[Recognisers]:
+    with recognising(partial(held_worker, folder)) as found:
+        yield found
+
+
+@pytest.fixture(autouse=True)
+def _empty(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+
+
+def ended(recognisers: Recognisers, clients: Callable[[int], None]) -> tuple[signal.Signals, list[str]]:
+    """The signal that ends a server whose clients do this in a thread of their own, and its remarks."""
+    remarks, threads = list[str](), list[threading.Thread]()
+
+    def ready(port: int) -> None:
+        threads.append(threading.Thread(target=clients, args=[port]))
+        threads[0].start()
+
+    number = serve(Endpoint(recognisers, "held"), listening("127.0.0.1", 0), ready, remarks.append, lambda: None)
+    threads[0].join(60)
+    return number, remarks
+
+
+@pytest.mark.parametrize(("number", "answered"), [(signal.SIGTERM, True), (signal.SIGINT, False)])
+def test_what_is_at_hand_is_answered_or_told(
+    recognisers: Recognisers, folder: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals, answered: bool
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 60.0 if answered else 0.1)
+    reply: list[Future[tuple[int, str]]] = []
 
     def clients(port: int) -> None:
-        replies.append(pool.submit(asked, port))
-        model.begun.wait(60)
-        replies.append(pool.submit(asked, port))
-        until(lambda: endpoint.waiting == 2)
+        reply.append(pool.submit(asked, port))
+        until(lambda: bool(begun(folder)))
         signal.raise_signal(number)
-        until(lambda: bool(remarks))
-        model.go_on.set()
+        if answered:
+            (folder / "go_on").touch()
 
     with ThreadPoolExecutor() as pool:
-        place = ServingPlace("127.0.0.1", 0, Limits(seconds=60), tmp_path)
-        begin = threading.Thread
-        assert serve(endpoint, place, lambda port: begin(target=clients, args=[port]).start(), remarks.append) is number
-        found = [reply.result(60) for reply in replies]
-    assert found == [(200, "LOW"), (503, "The server is ending. Ask it again once it is back.")]
-    assert remarks == ["ending once the recording at hand is recognised; the same again ends it at once."]
-    assert list(tmp_path.iterdir()) == []
+        found, (remark,) = ended(recognisers, clients)
+        ending = (503, "The server is ending. Ask it again once it is back.")
+        assert reply[0].result(60) == ((200, "LOW TOP") if answered else ending)
+    assert found is number
+    assert remark.startswith("ending; what is at hand has ")
+    until(lambda: not any(map(alive, begun(folder))))
 
 
-def test_who_speaks_is_heard_to_the_end(tmp_path: Path) -> None:
+def test_who_speaks_is_heard_to_the_end(recognisers: Recognisers) -> None:
     """Of what came before the signal: a word after which nobody was silent yet."""
-    endpoint = Endpoint(Service(ToneRecogniser(RATE), "tones", Options(), listen(RATE)))
-    remarks, told = list[str](), list[tuple[list[dict[str, Any]], int, str]]()
+    told = list[tuple[list[dict[str, Any]], int, str]]()
 
     def speak(port: int) -> None:
         with speaking(port, LIVE) as client:
@@ -76,82 +105,91 @@ def test_who_speaks_is_heard_to_the_end(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
             told.append(client.told())
 
-    place, begin = ServingPlace("127.0.0.1", 0, Limits(seconds=60), tmp_path), threading.Thread
-    speaker = list[threading.Thread]()
-
-    def ready(port: int) -> None:
-        speaker.append(begin(target=speak, args=[port]))
-        speaker[0].start()
-
-    assert serve(endpoint, place, ready, remarks.append) is signal.SIGINT
-    speaker[0].join(60)
+    number, remarks = ended(recognisers, speak)
+    assert number is signal.SIGINT
     ((events, code, why),) = told
     assert [event["type"] for event in events[-2:]] == ["transcript.text.segment", "transcript.text.done"]
     assert (events[-1]["text"], code, why) == ("LOW", 1001, "The server is ending.")
-    assert remarks == ["ending once what is being said is recognised; the same again ends it at once."]
+    assert remarks == ["ending; what is being said has 2 s. The same again ends it at once."]
 
 
-@pytest.mark.parametrize("number", ENDING_SIGNALS)
-def test_whoever_asks_nothing_is_not_waited_for(number: signal.Signals, tmp_path: Path) -> None:
-    """A client has connected and is silent, which it may be for an hour."""
-    endpoint = Endpoint(Service(ToneRecogniser(RATE), "tones", Options(), listen(RATE)))
-    links, remarks = list[socket.socket](), list[str]()
+def test_a_client_that_asks_nothing_is_not_waited_for(recognisers: Recognisers) -> None:
+    """One that is silent, and one that has not said all."""
+    links = list[socket.socket]()
 
     def connect(port: int) -> None:
-        links.append(socket.create_connection(("127.0.0.1", port), 60))
-        asked(port)  # connections are taken in turn
-        signal.raise_signal(number)
+        for sent in (b"", b"GET / HT", b"POST /v1/audio/transcriptions HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"):
+            links.append(socket.create_connection(("127.0.0.1", port), 60))
+            links[-1].sendall(sent)
+        asked(port, ["LOW"])  # connections are taken in turn
+        signal.raise_signal(signal.SIGTERM)
 
-    place = ServingPlace("127.0.0.1", 0, Limits(seconds=3600), tmp_path)
-    begin = threading.Thread
-    assert serve(endpoint, place, lambda port: begin(target=connect, args=[port]).start(), remarks.append) is number
-    with links[0] as link:
-        assert link.recv(1) == b""
-    assert remarks == []
+    assert ended(recognisers, connect) == (signal.SIGTERM, [])
+    for link in links:
+        with link:
+            while link.recv(1 << 16):
+                pass
 
 
 SERVER = """
 import sys
+from functools import partial
 from pathlib import Path
-from roundelay.transcription.serving.endpoint import Endpoint, Service
-from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.serving.serve import ServingPlace, serve
-from roundelay.transcription.transcribing import Options
-from support.held import HeldRecogniser
-from support.recogniser import listen
-folder = Path(sys.argv[1])
+from roundelay.transcription.serving.endpoint import Endpoint
+from roundelay.transcription.serving.recognisers import Recognisers
+from roundelay.transcription.serving.serve import listening, serve
+from support.held import held_worker
 say = lambda text: print(text, flush=True)
-endpoint = Endpoint(Service(HeldRecogniser(), "held", Options(), listen(8000), folder=folder))
-serve(endpoint, ServingPlace("127.0.0.1", 0, Limits(), folder), say, say)
+if __name__ == "__main__":
+    recognisers = Recognisers(partial(held_worker, Path(sys.argv[1])))
+    say(recognisers.process_id)
+    serve(Endpoint(recognisers, "held"), listening("127.0.0.1", 0), say, say, recognisers.close)
 """
 
 
-def test_a_second_signal_ends_it_at_once_and_leaves_no_recording(tmp_path: Path) -> None:
-    folder = tmp_path / "recordings"
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_server_that_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
+    """By a second signal, or killed: no process and no file, neither of a form at hand nor of one that comes."""
+    folder, kept = tmp_path / "held", tmp_path / "kept"
     folder.mkdir()
-    command = [sys.executable, "-c", SERVER, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    kept.mkdir()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(kept)}
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as server,
+        subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(folder)], stdout=subprocess.PIPE, text=True, env=environment
+        ) as server,
         ThreadPoolExecutor() as pool,
     ):
         try:
             assert server.stdout is not None
-            reply = pool.submit(asked, int(server.stdout.readline()))
-            until(lambda: any(folder.iterdir()))
-            server.send_signal(signal.SIGINT)
-            assert server.stdout.readline().startswith("ending once")
-            server.send_signal(signal.SIGTERM)
-            assert server.wait(60) == 128 + signal.SIGTERM
+            loaded, port = (int(server.stdout.readline()) for _ in range(2))
+            reply = pool.submit(asked, port)
+            until(lambda: bool(begun(folder)))
+            with socket.create_connection(("127.0.0.1", port), 60) as link:
+                body, headers = form(["LOW"])
+                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+                head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\n{lines}"
+                link.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:-9])
+                if number is signal.SIGTERM:
+                    server.send_signal(signal.SIGINT)
+                    assert server.stdout.readline().startswith("ending; what is at hand")
+                server.send_signal(number)
+                assert server.wait(60) == (143 if number is signal.SIGTERM else -9)
         finally:
             server.kill()
         assert isinstance(reply.exception(60), OSError)
-    assert not folder.exists()
+    until(lambda: not any(map(alive, [loaded, *begun(folder)])))
+    assert list(kept.iterdir()) == []
 
 
-def test_an_address_that_is_taken_is_named(tmp_path: Path) -> None:
+def test_the_server_itself_loads_no_torch() -> None:
+    """It begins and ends at once, and its memory is its processes'."""
+    loaded = "import sys, roundelay.api.serving, roundelay.transcription.serving.serve; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, check=True).stdout == b"False\n"
+
+
+def test_an_address_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        endpoint = Endpoint(Service(ToneRecogniser(RATE), "tones", Options(), listen(RATE)))
         with pytest.raises(UserError, match=rf"127\.0\.0\.1:{port} cannot be listened on"):
-            serve(endpoint, ServingPlace("127.0.0.1", port, Limits(), tmp_path), print, print)
+            listening("127.0.0.1", port)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from roundelay.transcription.serving.endpoint import ENDPOINT, LIVE, MOST_SPEAKERS, Endpoint, Service
-from roundelay.transcription.serving.http import Limits
-from roundelay.transcription.transcribing import Options
+from roundelay.transcription.serving.endpoint import ENDPOINT, LIVE
+from roundelay.transcription.serving.limits import Limits
 from support.asking import Server, message
-from support.recogniser import Samples, ToneRecogniser, listen, tones
+from support.recogniser import Samples, tones
 from support.served import served
 from support.websocket import BYTES, PING, PONG, TEXT, speaking
 
@@ -24,9 +23,8 @@ RATE = 8000
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """It recognises tones; limits are low."""
-    service = Service(ToneRecogniser(RATE), "tones", Options(most_seconds=20), listen(RATE))
-    with served(Endpoint(service).answer, Limits(body=600_000, seconds=1.0, connections=8)) as port:
-        yield Server(port)
+    with served(limits=Limits(body=600_000, seconds=2.0, connections=8, of_an_address=8)) as found:
+        yield Server(found.port)
 
 
 def pcm(samples: Samples) -> bytes:
@@ -70,32 +68,56 @@ def test_messages_may_come_in_pieces_with_pings_between(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "code", "why"),
+    ("sent", "code"),
     [
-        ([(BYTES, b"abc", {})], 1002, "within a sample"),
-        ([(BYTES, b"ab", {"masked": False})], 1002, "frame is broken"),
-        ([(3, b"ab", {})], 1002, "frame is broken"),
-        ([(PING, b"ab", {"last": False})], 1002, "frame is broken"),
-        ([(0, b"ab", {})], 1002, "unexpected CONTINUATION"),
-        ([(BYTES, b"ab", {"last": False}), (BYTES, b"ab", {})], 1002, "expected CONTINUATION, got"),
-        ([(BYTES, bytes((1 << 20) + 2), {})], 1009, "larger than"),
-        ([(BYTES, bytes(1 << 19), {"last": False}), (0, bytes((1 << 19) + 2), {})], 1009, "larger than"),
-        ([(TEXT, b"{", {})], 1008, "Send samples"),
-        ([(TEXT, b"[" * 5000, {})], 1008, "Send samples"),
-        ([(TEXT, b"\xff", {})], 1007, "UTF-8"),
-        ([(BYTES, bytes(2 * RATE * 21), {})], 1009, "longer than 20 s"),
-        ([], 1008, "Nothing has come for 1 s"),
+        ([(BYTES, b"ab", {"masked": False})], 1002),
+        ([(3, b"ab", {})], 1002),
+        ([(PING, b"ab", {"last": False})], 1002),
+        ([(PING, bytes(126), {})], 1002),
+        ([(0, b"ab", {})], 1002),
+        ([(BYTES, b"ab", {"last": False}), (BYTES, b"ab", {})], 1002),
+        ([(BYTES, bytes((1 << 20) + 2), {})], 1009),
+        ([(BYTES, bytes(1 << 19), {"last": False}), (0, bytes((1 << 19) + 2), {})], 1009),
+        ([(TEXT, b"\xff", {})], 1007),
     ],
 )
-def test_whoever_breaks_the_rules_is_told(
-    server: Server, sent: list[tuple[int, bytes, dict[str, bool]]], code: int, why: str
+def test_broken_frames_end_a_connection(
+    server: Server, sent: list[tuple[int, bytes, dict[str, bool]]], code: int
 ) -> None:
     with speaking(server.port, LIVE) as client:
         for kind, payload, how in sent:
             client.send(kind, payload, **how)
+        assert client.told()[:2] == ([], code)
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "why"),
+    [
+        ([(BYTES, b"abc")], 1002, "within a sample"),
+        ([(TEXT, b"{")], 1008, "Send samples"),
+        ([(TEXT, b"[" * 5000)], 1008, "Send samples"),
+        ([(BYTES, bytes(2 * RATE * 21))], 1009, "longer than 20 s"),
+        ([], 1008, "Nothing has come for 2 s"),
+    ],
+)
+def test_a_speaker_who_breaks_the_rules_is_told(
+    server: Server, sent: list[tuple[int, bytes]], code: int, why: str
+) -> None:
+    with speaking(server.port, LIVE) as client:
+        for kind, payload in sent:
+            client.send(kind, payload)
         events, found, reason = client.told()
     assert (found, why in reason) == (code, True), reason
     assert events[-1] == {"type": "error", "error": {"message": reason}}
+
+
+def test_a_speaker_cannot_stay_by_saying_little(server: Server) -> None:
+    """A sample now and then: less than a second of sound in each second."""
+    with speaking(server.port, LIVE) as client:
+        while not client.has_said(0.05):
+            client.send(BYTES, bytes(2))
+        _, code, why = client.told()
+    assert (code, why) == (1008, "Sound comes more slowly than time goes by.")
 
 
 def asking(**changed: str) -> dict[str, str]:
@@ -109,7 +131,18 @@ def test_who_is_refused(server: Server) -> None:
     assert message(server.ask("GET", LIVE, b"", **asking(Origin="null")))[0] == 403
     assert message(server.ask("GET", LIVE, b"", **asking(Host="evil.example")))[0] == 403
     assert message(server.ask("GET", LIVE)) == (400, f"{LIVE} is for a WebSocket.")
-    assert message(server.ask("GET", LIVE, b"", **asking(Sec_WebSocket_Version="8")))[0] == 400
+    assert message(server.ask("GET", LIVE, b"", **asking(Sec_Fetch_Site="cross-site")))[0] == 403
+    assert server.ask("GET", LIVE, b"", **asking(Sec_WebSocket_Version="8"))[0] == 400
+    assert server.ask("GET", LIVE, b"", **asking(Sec_WebSocket_Key="short"))[0] == 400
+    assert server.ask("GET", "/elsewhere", b"", **asking())[0] in (403, 404)
+    many = {f"X_{number}": "y" for number in range(90)}
+    for broken in (
+        asking(X="y" * 9000),
+        asking(**many, **{f"Z_{n}": "" for n in range(90)}),
+        asking(Content_Length="5"),
+    ):
+        assert message(server.ask("GET", LIVE, b"", **broken)) == (400, "This is no request for a WebSocket.")
+    assert message(server.ask("POST", LIVE, b"x", **asking())) == (400, "This is no request for a WebSocket.")
     assert message(server.ask("POST", LIVE, b"x"))[0] == 405
     for rate in ("abc", "-1", "9" * 50, "1"):
         status, text = message(server.ask("GET", f"{LIVE}?rate={rate}&x", b"", **asking()))
@@ -121,7 +154,7 @@ def test_who_is_refused(server: Server) -> None:
 
 def test_only_so_many_may_speak(server: Server) -> None:
     with ExitStack() as stack:
-        clients = [stack.enter_context(speaking(server.port, LIVE)) for _ in range(MOST_SPEAKERS)]
+        clients = [stack.enter_context(speaking(server.port, LIVE)) for _ in range(Limits().speakers)]
         status, why = message(server.ask("GET", LIVE, b"", **asking()))
         assert (status, why) == (503, "Too many people are speaking. Try again later.")
         for client in clients:

@@ -6,7 +6,7 @@ import pytest
 
 from support.source import functions, source_files
 
-MOST_FILE, MOST_FUNCTION = 400, 60
+MOST_FILE, MOST_FUNCTION = 600, 60
 """Lines."""
 ROOT = Path(__file__).parents[2]
 

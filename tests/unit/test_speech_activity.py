@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed, speech_spans
+from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, Energies, cut, smoothed, speech_spans
 from support.corpora import speechlike
 
 RATE = 8000
@@ -76,6 +76,18 @@ def test_nobody_speaks() -> None:
     assert cut(levels(noise), Cutting(longest=5)) == []
     assert cut(levels(np.zeros(30 * RATE, np.float32)), Cutting(longest=5)) == []
     assert cut(np.zeros(0, np.float32), Cutting()) == []
+
+
+@pytest.mark.parametrize("seconds", [0.8, 1.4, 3.0, 9.0])
+def test_speech_cut_out_closely_is_speech_and_steady_noise_is_none(seconds: float) -> None:
+    """Noisy syllables that never fall silent vary by 3 dB, half of what a recording with pauses does."""
+    count = round(seconds * RATE)
+    noise = (0.05 * stream(0, "noise").standard_normal(count)).astype(np.float32)
+    syllables = (1 + 0.2 * np.sin(2 * np.pi * 4 * np.arange(count) / RATE)).astype(np.float32)
+    for signal, spoken_in in [(noise * syllables, True), (noise, False), (np.zeros_like(noise), False)]:
+        activity = Activity(RATE)
+        activity.push(signal)
+        assert activity.anybody() is spoken_in
 
 
 def test_pieces_are_bounded_and_cut_in_the_longest_silence() -> None:

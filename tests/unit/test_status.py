@@ -69,7 +69,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert Live.from_json(json.loads(json.dumps(value))) == live
     assert read_live(tmp_path) is None
     (tmp_path / Live.FILE).write_text('{"written_at": 1')
-    with pytest.raises(UserError, match=r"live\.json: not what a run writes"):
+    with pytest.raises(UserError, match=r"live\.json:1:\d+: not valid JSON .*Delete it"):
         read_live(tmp_path)
 
 

@@ -14,16 +14,16 @@ import roundelay
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
-from roundelay.core.records import CurvePoint, Results, to_line
+from roundelay.core.records import CurvePoint, Results, Segment, to_line
 from roundelay.storm import running
 from roundelay.storm.both import RunEnd, StormOptions, StormResult
-from roundelay.storm.faults import FAULTS, LASTS_AT_MOST, checked_kinds, schedule
+from roundelay.storm.faults import FAULTS, LASTS_AT_MOST, Fault, checked_kinds, schedule
 from roundelay.storm.hosted import HostedCommand, Look, StormCommand
 from roundelay.storm.noted import leave_notes
 from roundelay.storm.notes import LABEL, NOTE_NAME, Note, note_of
 from roundelay.storm.page import render_page
 from roundelay.storm.story import Story, Struck
-from roundelay.storm.training import EventsTail
+from roundelay.storm.training import EventsTail, work_of
 from support.fake_runs import Fake, write_run
 
 
@@ -33,7 +33,8 @@ def test_faults_come_as_a_poisson_process() -> None:
     gaps = np.diff([0.0, *(fault.at for fault in found)])
     assert abs(gaps.mean() - 15) < 4 * 15 / 4000**0.5
     assert abs(gaps.std() - 15) < 4 * 15 * 2**0.5 / 4000**0.5
-    assert {fault.kind for fault in found} == set(FAULTS)
+    for deck in range(0, 4000, len(FAULTS)):
+        assert {fault.kind for fault in found[deck : deck + len(FAULTS)]} == set(FAULTS), "each kind in every five"
     assert {fault.host for fault in found if fault.kind in ("crash", "cut")} == {1, 2, 3}
     assert {fault.host for fault in found if fault.kind == "kill"} == {0, 1, 2, 3}
     assert max(fault.seconds for fault in found) <= LASTS_AT_MOST * 3.0
@@ -70,6 +71,36 @@ def test_numbers_of_a_storm() -> None:
     assert seen.since_training().recoveries()[0].victim == kill.victim
 
 
+def test_who_lived_and_took_part_stands_beside_the_share() -> None:
+    seen = story()
+    assert seen.mean_alive == pytest.approx(2 - 2.8 / 29)
+    assert [seen.participation] == [None]
+    seen.work = (200, 150)
+    assert seen.participation == 1.75
+    assert seen.hosts_lost(1) == 0, "a killed learner is no lost host, and who is off the network may be missed by none"
+    seen.struck += [Struck(9.0, "cut", 1, 11.0), Struck(25.0, "cut", 0, 26.0), Struck(28.0, "crash", 1, 29.0)]
+    assert seen.hosts_lost(1) == 2
+
+
+def test_the_work_of_learners_is_what_means_took_or_else_frames() -> None:
+    def segment(means: list[int]) -> Segment:
+        return Segment(
+            wall_s=1.0,
+            epoch=0,
+            learning_rate=0.1,
+            frames=9,
+            loss=1.0,
+            accuracy=0.5,
+            frames_per_second=1.0,
+            learner_frames=[7, 2],
+            learner_steps=[1, 1],
+            learner_means=means,
+        )
+
+    assert work_of([segment([3, 1])]) == (3, 1)
+    assert work_of([segment([0, 0]), segment([])]) == (14, 4)
+
+
 def test_work_that_is_lost_does_not_count() -> None:
     """A run that goes back to a checkpoint counts what it has in the end."""
     seen = Story(1)
@@ -86,10 +117,17 @@ def test_the_page_tells_the_share_and_every_fault(tmp_path: Path) -> None:
     calm.see_frames(24.0, 2400)
     outcome = RunEnd.of(Results.from_json(read_json(write_run(tmp_path, Fake(label="<b>adpsgd")) / Results.FILE)))
     options = StormOptions("demo", tmp_path)
-    result = StormResult(calm, story(), (outcome, outcome))
-    assert result.share == pytest.approx(24 / 29)
+    faster = Story(2)
+    faster.see_frames(0.0, 0)
+    faster.see_frames(20.0, 2400)
+    result = StormResult(calm, story(), faster, (outcome, outcome))
+    assert result.calm == pytest.approx(110)
+    assert result.share == pytest.approx(2400 / 29 / 110)
+    assert [*result.shares] == pytest.approx([20 / 29, 24 / 29])
+    assert "no host was lost" in result.whole
     page = render_page(result, options)
     assert page == render_page(result, options)
+    assert result.whole.startswith("75.2 % (69.0 to 82.8) of the frames that count a second without faults; 1.90 of 2 ")
     assert "82.8" in page
     assert "<b>adpsgd" not in page
     assert len(re.findall("<tr>", page)) == 3  # titles, and two faults
@@ -137,6 +175,9 @@ class NoHosts:
     def heal(self, host: int) -> None:
         pass
 
+    def cut(self, host: int) -> None:
+        pass
+
     def rate(self, rate: str, *hosts: int) -> None:
         pass
 
@@ -171,6 +212,50 @@ def test_a_run_that_faults_never_let_end_ends_without_them(
     assert seen.starts > 1
     assert seen.seconds < seen.calmed + 3 * (starting + 9.0)
     assert seen.progress[-1][1] >= 85
+
+
+class Succeeding(Fragile):
+    """A run of two hosts that goes on without the first when that is killed: the other leads, and ends well. A killed
+    second host comes back."""
+
+    def __init__(self, folder: Path, work: float) -> None:
+        super().__init__(folder, 1.0, work)
+        self.command = replace(self.command, peers=True)
+        self.started: list[int] = []
+        self.dead: set[int] = set()
+
+    def start(self, host: int) -> None:
+        self.started.append(host)
+        self.dead.discard(host)
+        if len(self.started) == 1:
+            super().start(host)
+
+    def status(self, host: int) -> int | None:
+        if host in self.dead:
+            return -9
+        return 0 if self.clock - self._began > self._work else None
+
+    def crash(self, host: int) -> None:
+        self.dead.add(host)
+
+
+def test_the_first_host_is_killed_where_another_may_lead_and_faults_that_meet_nothing_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not started again while the other goes on. What was meant for it then, and a kill where there is no
+    learner, is drawn and meets nothing; what was meant for the second while it is down waits for it."""
+    run = Succeeding(tmp_path, work=40.0)
+    monkeypatch.setattr(running, "pause", run.pause)
+    monkeypatch.setattr(running, "steady_clock", lambda: run.clock)
+    said = [("crash", 1), ("cut", 1), ("crash", 0), ("slow", 0), ("kill", 1), ("slow", 1)]
+    times = [5.0, 5.5, 12.0, 12.5, 13.0, 13.5]
+    faults = iter([Fault(at, kind, host, 3.0, 0.5) for at, (kind, host) in zip(times, said, strict=True)])
+    seen = running._Watcher(run, faults, 0.5, Silent(), 60.0).run()
+    assert run.started == [0, 1, 1]
+    assert [(one.kind, one.host) for one in seen.struck] == [("crash", 1), ("cut", 1), ("crash", 0), ("slow", 1)]
+    assert seen.drawn == len(said)
+    assert seen.starts == 1
+    assert seen.hosts_lost(1) == 2
 
 
 def test_a_note_of_a_learner_is_read_whole_or_not_at_all() -> None:

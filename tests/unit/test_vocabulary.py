@@ -10,6 +10,8 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
+from roundelay.recipes.recipe import Decoding
+from roundelay.recognition.graph import language_options
 from roundelay.speech.decode.graphs import making
 from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_graph
 from roundelay.speech.decode.graphs.hmm import TiedStates
@@ -17,7 +19,7 @@ from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, fin
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.estimate import Estimator, estimate
 from roundelay.speech.decode.lm.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
 from support.toy_speech import LEXICON, sentences, tying
 
 TEXT = [["GO", "MARS", "GO"], ["TO", "GO"], ["TONE", "XYZ", "TO"]]
@@ -107,7 +109,7 @@ def test_a_dictionary_that_nobody_has_spoken_is_remarked_on(tmp_path: Path) -> N
     large = Lexicon({**LEXICON.pronunciations, **{f"W{i}": (("G", "OW"),) for i in range(6000)}})
     _, remark = making.language_model(job(), large)
     assert "of the 6,0" in remark
-    assert "decode.vocabulary=1" in remark
+    assert "decode.vocabulary=transcripts" in remark
     (tmp_path / "text").write_text("GO TO MARS\n")
     assert making.language_model(job(text=(tmp_path / "text",)), large)[1] == ""
     assert making.language_model(job(), LEXICON)[1] == ""
@@ -117,6 +119,17 @@ def test_a_graph_is_named_by_its_contents_as_ever() -> None:
     """Graphs that earlier versions made are found again."""
     asked = GraphJob(LanguageOptions(), GraphConfig(), ("A B", "C"), LEXICON, TiedStates(tying(3)))
     assert asked.digest() == "ac20835c8084d000"
+
+
+def test_words_by_name(tmp_path: Path) -> None:
+    """`transcripts` are the words that were said, `dictionary` all that are known, a number those of the text too."""
+    (tmp_path / "text").write_text("MARS MARS GO\n")
+    said = {word for text in job().transcripts for word in text.split()} & set(LEXICON.words)
+    for named, words in (("transcripts", said), ("dictionary", {*LEXICON.words}), (None, {*LEXICON.words})):
+        config = Decoding(vocabulary=named, text=(tmp_path / "text",))  # type: ignore[arg-type]
+        folder, _ = find_or_make(replace(job(), options=language_options(config)), tmp_path)
+        assert set(read_lexicon(folder / "lexicon.txt").words) == words
+    assert Decoding(vocabulary=3).words_of_text == 3
 
 
 def test_given_model(tmp_path: Path) -> None:
@@ -129,7 +142,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"{tmp_path / 'none.txt'}: cannot be read"):
         find_or_make(job(text=(tmp_path / "none.txt",)), tmp_path)
     with pytest.raises(UserError, match="vocabulary is 0"):
-        job(vocabulary=0)
+        Decoding(vocabulary=0)
     with pytest.raises(UserError, match="must be 0 or more"):
         job(join=-1)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"GO TO " * 100)[:-20])

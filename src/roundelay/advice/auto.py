@@ -9,9 +9,9 @@ from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.machines import Machines
 from roundelay.advice.probe import probed_recipe, task_of_recipe
 from roundelay.core.errors import UserError
+from roundelay.core.folders import RECIPE
 from roundelay.recipes.kept import read_kept
 from roundelay.recipes.recipe import Recipe, load_recipe
-from roundelay.run_directory import RECIPE
 from roundelay.runtime.sim.cluster import Handicap, VirtualCluster
 
 

@@ -14,8 +14,8 @@ from roundelay.advice.advise import AdviceTask
 from roundelay.advice.learning import Trained, efficiency, fitted
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
-from roundelay.core.records import Evaluation, Links, Record, RunStarted, Segment, of_kind, read_events
-from roundelay.run_directory import EVENTS, RECIPE
+from roundelay.core.folders import RECIPE
+from roundelay.core.records import EVENTS, Evaluation, Links, Record, RunStarted, Segment, of_kind, read_events
 from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.strategies import make_strategy
 

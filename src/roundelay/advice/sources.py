@@ -1,15 +1,15 @@
 """Facts of an advice: from a virtual cluster, a probe of this machine, a run's records."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import final
 
 from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.from_run import read_facts
 from roundelay.advice.machines import Machines, link_of, probed_layers
 from roundelay.advice.measurements import bytes_per_second
 from roundelay.advice.probe import probed_recipe
+from roundelay.advice.wanted import Wanted
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.recipes.recipe import load_recipe
@@ -20,48 +20,13 @@ BYTES_A_PARAMETER = 4
 Say = Callable[[str], None]
 
 
-@final
-@dataclass(frozen=True)
-class Wanted:
-    """Facts that a user gives; None: not given.
-
-    cluster      a YAML file
-    probe        a recipe whose model is timed on this machine, or a number of parameters
-    run          a run directory whose records are read
-    target_loss  held-out, of the run
-    machines     like this one; learners on each
-    link         rate between them, as tc takes it (100mbit)
-    hosts        addresses where `roundelay doctor --listen` waits: links to them are measured
-    """
-
-    cluster: Path | None = None
-    parameters: float | None = None
-    examples: float | None = None
-    frames: int | None = None
-    momentum: float | None = None
-    rate: float | None = None
-    probe: str | None = None
-    run: Path | None = None
-    target_loss: float | None = None
-    machines: int | None = None
-    learners: int | None = None
-    link: str | None = None
-    hosts: Sequence[str] = ()
-    listen: str | None = None
-
-
 def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
     """The advice for what the user gives.
 
     Raises:
         UserError: something is missing; names the file and the key, or the option.
     """
-    sources = [name for name in ("cluster", "probe", "run") if getattr(wanted, name) is not None]
-    if len(sources) != 1:
-        raise UserError(
-            f"advise has {len(sources)} sources of facts{': ' * bool(sources)}{' and '.join(sources)}. Give one: a "
-            "cluster's YAML file (docs/simulator.md), --probe RECIPE (or a number of parameters), or --run DIR."
-        )
+    wanted.check()
     if wanted.cluster is not None:
         cluster = load_cluster(wanted.cluster)
         return advise(cluster, task_of(wanted, AdviceTask(_parameters(wanted, cluster))))

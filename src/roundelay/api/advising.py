@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from roundelay.advice.advise import Advice
-from roundelay.advice.sources import Wanted, advise_on
+from roundelay.advice.sources import advise_on
+from roundelay.advice.wanted import Wanted
 
 
 def advise(

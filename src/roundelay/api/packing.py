@@ -51,7 +51,7 @@ class Judged(TypedDict, total=False):
     source: Path | str
     workers: int
     ignore_case: bool
-    clean_transcripts: bool
+    clean_transcripts: bool | None
     times: bool
 
 
@@ -166,7 +166,7 @@ def evaluate(
         options.get("workers", 0),
         options.get("ignore_case", False),
         options.get("times", True),
-        options.get("clean_transcripts", False),
+        options.get("clean_transcripts"),
     )
     bar, source = progress or Bar(), options.get("source")
     with tempfile.TemporaryDirectory() as converted:

@@ -98,8 +98,15 @@ def prepared_speech(exp: Path, data: Path, out: Path | None, progress: Progress)
         )
     if out is None:
         raise UserError(f"{data} is not prepared; it needs a folder for that, and for the results: give --out DIR.")
-    store = load_corpus(kept_recipe(exp).corpus).features()
-    options = PrepareOptions(features=config_of(store), rate=store.sampling_rate, unlabelled=True)
+    own = load_corpus(kept_recipe(exp).corpus)
+    store = own.features()
+    options = PrepareOptions(
+        features=config_of(store),
+        rate=store.sampling_rate,
+        unlabelled=True,
+        clean_transcripts=own.cleaned,  # written as the transcripts that the run was trained on
+        dictionary=own.alignment_lexicon,
+    )
     preparation = Preparation(out / "data", data.resolve().name, options=options)
     if is_kaldi:
         splits = {data.resolve().name: str(data.resolve())}

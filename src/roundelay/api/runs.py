@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
 from roundelay.core.records import CurvePoint, Evaluation, Record, Results, Segment, Staleness, of_kind, read_events
 from roundelay.reports.page import write_report
 
@@ -69,13 +68,12 @@ def load_run(exp: Path | str) -> LoadedRun:
     folder = Path(exp)
     if not (folder / "events.jsonl").is_file():
         raise UserError(f"{folder}: not a run directory (no events.jsonl in it). Give what `train` was given as exp.")
-    results = folder / Results.FILE
     recipe = read_yaml(folder / "recipe.yaml") if (folder / "recipe.yaml").is_file() else {}
     return LoadedRun(
         folder,
         recipe,
         tuple(read_events(folder / "events.jsonl")),
-        Results.from_json(read_json(results)) if results.is_file() else None,
+        Results.read(folder) if (folder / Results.FILE).is_file() else None,
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any, ClassVar, Protocol, final
 import torch
 from torch import Tensor, nn
 
+from roundelay.attached.compiled import CompiledCalls, left_alone
+
 TENSORS, BYTES, DEPTH = 4, 2**20, 4
 """Of a module's inputs, so many tensors are looked at, so many bytes of each, in lists and dicts so deep."""
 
@@ -22,6 +24,8 @@ class Begins(Protocol):
 
     def before_forward(self, inputs: object) -> None: ...
 
+    def before_call(self) -> None: ...
+
 
 class BeforeForward:
     """A forward pre-hook. Copies of a module are not attached, and have none; where a class of modules copies itself
@@ -30,8 +34,9 @@ class BeforeForward:
     def __init__(self, session: Begins | None = None) -> None:
         self.session = session
 
+    @left_alone
     def __call__(self, module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if self.session is not None:
+        if not torch.compiler.is_compiling() and self.session is not None:
             self.session.before_forward((arguments, named))
 
     def __deepcopy__(self, memo: object) -> "BeforeForward":
@@ -66,10 +71,11 @@ class PickledWithoutHook:
 @final
 class ForwardHooks:
     """The hook on every part of a module whose calls use parameters, so that whatever part is called first finds them
-    right. Of a compiled module only the root has it, whose hook is not compiled.
+    right. Calls of compiled functions, in which it is nothing, are heard of by themselves.
 
-    Once a step has begun the hook has nothing to do until its gradient is taken. Then it rests: torch takes a longer
-    way through each module that has a hook, which for 28 modules costs a quarter of a millisecond a step.
+    Once a step has begun the hook has nothing to do until its gradient is taken, but on the root, where it looks at
+    further forwards. Then it rests: torch takes a longer way through each module that has a hook, which for 28 modules
+    costs a quarter of a millisecond a step.
     """
 
     def __init__(self, module: nn.Module, session: Begins) -> None:
@@ -78,16 +84,16 @@ class ForwardHooks:
         self._handles = [part.register_forward_pre_hook(hook, with_kwargs=True) for part in owners]
         self._parts = {id(part) for part in owners}
         self._hook = hook
-        pairs = zip(owners, self._handles, strict=True)
-        compiled = any(_is_compiled(part) for part in module.modules())
-        self._resting = [] if compiled else [(part, handle.id) for part, handle in pairs]
+        self._resting = [(part, handle.id) for part, handle in zip(owners, self._handles, strict=True)]
         self._rests = False
+        self._calls = CompiledCalls(session.before_call)
         _sessions.add(self)
 
     def rest(self) -> None:
         """Take the hook off for a while, where it is the only one: beside others it keeps its place."""
-        self._rests = True
-        for part, key in self._resting:
+        self._rests, (root, _) = True, self._resting[0]
+        stays = root._compiled_call_impl is None  # else its calls are heard of as those of compiled functions
+        for part, key in self._resting[stays:]:
             if len(hooks := part._forward_pre_hooks) == 1 and hooks.pop(key, None) is not None:
                 del part._forward_pre_hooks_with_kwargs[key]
 
@@ -110,6 +116,7 @@ class ForwardHooks:
         _sessions.discard(self)
         for handle in self._handles:
             handle.remove()
+        self._calls.remove()
         self._pickled.remove()
         self._handles, self._resting = [], []
         del self.session, self._hook
@@ -144,13 +151,7 @@ def other_session(module: nn.Module) -> bool:
 
 
 def _owners(module: nn.Module) -> list[nn.Module]:
-    if _is_compiled(module):
-        return [module]
     return [module, *(part for part in module.modules() if part is not module and part._parameters)]
-
-
-def _is_compiled(module: nn.Module) -> bool:
-    return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 
 def fingerprint(inputs: object, most: int | None = TENSORS) -> int | None:

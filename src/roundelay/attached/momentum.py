@@ -1,24 +1,41 @@
 """The user's optimizers as a strategy sees them: the row is theirs to update; what a block-wise strategy asks about is
-their momentum."""
+their momentum, and what other learners see: their numbers."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from roundelay.algorithms.local_update import LocalOptimizer, RowUpdate, after_reset
+from roundelay.algorithms.local_update import RowUpdate, after_reset
 from roundelay.algorithms.torch_optimizer import FIRST_MOMENTS
+from roundelay.attached.hyperparameters import GroupNumbers
+from roundelay.runtime.attached.settings import SteppedByLoop
 
 
-class UsersOptimizers(LocalOptimizer):
+class UsersOptimizers(SteppedByLoop):
     """Optimizers that keep their state themselves, by parameter."""
 
     name = "the user's"
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers = optimizers
+        self._optimizers, self._numbers = optimizers, GroupNumbers(optimizers)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._numbers.names
+
+    @property
+    def rates(self) -> int:
+        return self._numbers.rates
+
+    def numbers(self) -> tuple[float, ...]:
+        return self._numbers.read()
+
+    def under(self, numbers: Sequence[float]) -> AbstractContextManager[None]:
+        return self._numbers.under(numbers)
 
     @property
     def memory(self) -> tuple[str, ...]:

@@ -14,10 +14,38 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of parameters that have a float32 master."""
+
+
+LISTED_CHARACTERS = 300_000
+"""Of the longest list that learners show each other; a checksum stands for a longer one."""
+
+
+def module_facts(module: nn.Module) -> dict[str, list[str]]:
+    """Facts that learners' modules must have in common, in words: every parameter and buffer, and the values of those
+    that are not trained, which nobody averages."""
+    facts: dict[str, list[str]] = {"parameter of the module": [], "values of frozen parameter": [], "buffer": []}
+    for name, p in module.named_parameters():
+        facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
+        if not p.requires_grad:
+            facts["values of frozen parameter"].append(f"{name}, checksum {fingerprint([p], None) or 0:016x}")
+    facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in module.named_buffers()]
+    return {what: _bounded(listed) for what, listed in facts.items()}
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _bounded(listed: list[str]) -> list[str]:
+    if sum(map(len, listed)) <= LISTED_CHARACTERS:
+        return listed
+    digest = hashlib.blake2b("\n".join(listed).encode(), digest_size=8).hexdigest()
+    return [f"one of {len(listed)}, of checksum {digest}"]
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
@@ -63,8 +91,6 @@ class Parameters:
         self._exact = self.alike = all(rounded is None for rounded in self.rounded)
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
-        text = repr([(name, tuple(p.shape), str(p.dtype)) for name, p in named])
-        self.signature = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def flatten(self) -> Tensor:
         """A copy of all values, (P,) float32."""

@@ -11,12 +11,14 @@ from roundelay.attached.data_position import DataPosition, Key, PassLeft
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
+from roundelay.runtime.attached.shares import ShareTerms
 
 
 class SharedSampler(Sampler[list[int]]):
     """`DataLoader(dataset, batch_sampler=...)`, in the place of DistributedSampler. Made by `session.sampler`.
 
-    Each epoch has one shuffled order, the same on all learners, cut into rounds of one minibatch a learner
+    All learners make it alike: another length, size of minibatches, seed or the like is refused. Each epoch has one
+    shuffled order, the same on all learners, cut into rounds of one minibatch a learner
     (core/epochs.py). Under a synchronous strategy learner l of L takes the l-th of every round; each gets the same
     number, the last ones smaller, or none if there are fewer examples than learners. Under an asynchronous strategy all
     draw from one queue, so a learner that is slow draws fewer; the minibatch a learner has drawn last is drawn by
@@ -44,7 +46,9 @@ class SharedSampler(Sampler[list[int]]):
         self._batch_size = batch_size
         whole = batch_size * learner.learners
         self._examples = examples // whole * whole if drop_last else examples
-        self._of = examples
+        self._of, self._agreed = examples, False
+        terms = ShareTerms(examples, batch_size, seed % (1 << 63), int(bool(shuffle)), int(bool(drop_last)))
+        learner.make_share(number, terms)
         self._epoch = 0
         self._gone_through: Counter[int] = Counter()
         self._left: dict[Key, PassLeft] = {}
@@ -88,6 +92,7 @@ class SharedSampler(Sampler[list[int]]):
         self._now = now = _Pass((epoch, times), left)
         try:
             for index in self._indices((self._number, epoch, times), plan, left.pieces):
+                self._agreed = self._agreed or self._learner.share_is_agreed(self._number)
                 now.take(index, self.completed())
                 piece = plan.piece(index)
                 if piece.frames:

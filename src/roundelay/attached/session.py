@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
 from roundelay.attached.sampler import SharedSampler, size_of
@@ -75,7 +76,8 @@ def attach(
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
     """
-    several = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
+    given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
+    several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
@@ -94,9 +96,9 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    given = build(SessionHostOptions, between, "hosts")
-    terms = AttachTerms(chosen, seed, patience, hosts=given, live=live, on_death=deaths)
-    return Session(module, [unwrapped(one) for one in several], world, terms, None if resume is None else Path(resume))
+    between_hosts = build(SessionHostOptions, between, "hosts")
+    terms = AttachTerms(chosen, seed, patience, hosts=between_hosts, live=live, on_death=deaths)
+    return Session(module, several, world, terms, None if resume is None else Path(resume))
 
 
 class Session:
@@ -132,6 +134,7 @@ class Session:
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
         self._samplers: list[SharedSampler] = []
+        self._not_finite = False  # that was said of the model
         self.resumed: Mapping[str, Any] | None = None
         """The values given as `also` to the save that this session goes on from; None: it began anew."""
         self.came_back = learner.late
@@ -367,15 +370,28 @@ class Session:
     def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
         """(parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
         parameters, buffers = torch.empty(self._steps.parameters.count), self._buffers.pack()
+        living: list[int] = []
 
         def read() -> None:
+            living.extend(self._learner.living)
             self._learner.consensus_into(parameters)
             buffers.copy_(self._buffers.mean(self._learner.shown_by_all()))
             if also is not None:
                 also()
 
         self._meet(kind, read)
+        if self.rank == min(living):
+            self._look_at_all(parameters, living if kind == "close()" else ())
         return parameters, buffers
+
+    def _look_at_all(self, parameters: Tensor, closing: Sequence[int]) -> None:
+        """By the lowest learner: is the model that all have in common finite? And when they are `closing`, have all
+        taken about as many steps?"""
+        traits, steps = self.strategy.traits, self._learner.counts.steps
+        if not self._not_finite:
+            self._not_finite = say_not_finite(self._steps.parameters, parameters, self.rank)
+        if closing and not traits.synchronous:
+            say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:

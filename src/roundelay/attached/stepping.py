@@ -2,11 +2,12 @@
 
 While a session is open, `optimizer.step()` is the session's step: for the loop that keeps it, for a GradScaler, for a
 framework. It takes over the step of the object, not of its class, and gives it back in the end; a learning rate
-schedule made before or after wraps it as it wraps any other. A step that comes around it, by a reference taken before,
-is refused by a hook of the optimizer's own.
+schedule made before or after wraps it as it wraps any other. A step that comes around it, by a reference taken before
+or of an optimizer that is not attached, is refused by a hook on all optimizers.
 
 With several optimizers a step is complete when all have been asked; each one's gradients are taken when it is asked.
-One that is asked again, or a forward of the module, before the others were asked, completes the step without them.
+One that is asked again, a forward of the module, or whatever reads a parameter that is to be stepped, before the others
+were asked, completes the step without them.
 
 Mixed precision. To a torch.amp.GradScaler the optimizer says that it handles the scale itself, by torch's own protocol
 for fused optimizers: it is then asked to step also when a gradient has overflowed (`found_inf`), and unscales by
@@ -14,15 +15,19 @@ for fused optimizers: it is then asked to step also when a gradient has overflow
 """
 
 import functools
+import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from roundelay.attached.parameters import ROUNDED
+from roundelay.attached.compiled import left_alone, never_compiled
+from roundelay.attached.parameters import ROUNDED, Parameters
 from roundelay.core.errors import UserError
 
 SCALING = ("grad_scale", "found_inf")
@@ -31,10 +36,25 @@ Ask = Callable[[int, Callable[[], Any] | None], Any]
 """`ask(number, closure)`: the step of the optimizer of that number; the loss, if a closure computes one."""
 
 
+INNER = ("optimizer", "base_optimizer")
+"""Attributes under which a wrapper has the optimizer that does its work: Accelerate's, SAM."""
+
+
 def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that does the work, of one that a framework has wrapped (Accelerate, for example)."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), Optimizer):
-        optimizer = inner
+    """The optimizer that does the work, of one that another has wrapped.
+
+    Raises:
+        UserError: it is no optimizer of torch's kind.
+    """
+    while inner := [one for name in INNER if isinstance(one := getattr(optimizer, name, None), Optimizer)]:
+        optimizer = inner[0]
+    kind = type(optimizer)
+    if not isinstance(getattr(optimizer, "param_groups", None), list) or not callable(getattr(optimizer, "step", None)):
+        raise UserError(
+            f"{kind.__module__}.{kind.__qualname__} is no optimizer that attach can step: it needs `param_groups` and "
+            "`step()`, as those of torch.optim have them. (Of Keras attach the model, with an optimizer of torch.optim "
+            "in a loop of your own.)"
+        )
     return optimizer
 
 
@@ -43,7 +63,7 @@ class Stepper:
 
     def __init__(self, optimizer: Optimizer, number: int, ask: Ask, rank: int) -> None:
         self.optimizer, self._number, self._ask, self._rank = optimizer, number, ask, rank
-        self._inside = False
+        self.inside, self._by_closure = False, False
         self._original: Callable[..., Any] = optimizer.step
         self._before = dict(vars(optimizer))
         self._asking = _Asking(self)
@@ -52,9 +72,8 @@ class Stepper:
         vars(optimizer)["_step_supports_amp_scaling"] = True
         self._loading: dict[str, Any] = {}
         self._hooks: list[Any] = []
-        if hasattr(optimizer, "register_step_pre_hook"):  # torch's own have it, and whatever is made like them
+        if hasattr(optimizer, "register_load_state_dict_pre_hook"):  # torch's own, and whatever is made like them
             self._hooks = [
-                optimizer.register_step_pre_hook(self._refuse_others),
                 optimizer.register_load_state_dict_pre_hook(self._before_load),
                 optimizer.register_load_state_dict_post_hook(self._after_load),
             ]
@@ -64,6 +83,7 @@ class Stepper:
     def _replacement(self) -> MethodType:
         original, asking = self._original, self._asking
 
+        @never_compiled
         @functools.wraps(getattr(original, "__func__", original))
         def step(_: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             stepper = asking.stepper
@@ -74,6 +94,7 @@ class Stepper:
     def asked(self, closure: Callable[[], Any] | None) -> Any:
         """Somebody has called `optimizer.step`."""
         self.called()
+        self._by_closure = closure is not None
         return self._ask(self._number, closure)
 
     def called(self) -> None:
@@ -83,11 +104,19 @@ class Stepper:
     def step(self) -> None:
         """The optimizer's own."""
         kept = {name: vars(self.optimizer).pop(name) for name in SCALING if name in vars(self.optimizer)}
-        self._inside = True
+        self.inside = True
         try:
             self._original()
+        except (AssertionError, TypeError) as error:
+            if not self._by_closure:
+                raise
+            raise UserError(
+                f"rank {self._rank}: {type(self.optimizer).__name__}.step() fails without its closure ({error}). "
+                "Attach evaluates the closure once, before the step: of an optimizer that holds another, as SAM does, "
+                "attach that one."
+            ) from error
         finally:
-            self._inside = False
+            self.inside = False
             vars(self.optimizer).update(kept)
 
     @property
@@ -95,6 +124,11 @@ class Stepper:
         """True if the GradScaler that asks has found an infinity or NaN among the gradients."""
         found: Tensor | None = getattr(self.optimizer, "found_inf", None)
         return found is not None and bool(found)
+
+    @property
+    def scaled(self) -> bool:
+        """True if a GradScaler asks, which looks for itself whether gradients have overflowed."""
+        return getattr(self.optimizer, "found_inf", None) is not None
 
     @property
     def unscaling(self) -> Tensor | None:
@@ -133,13 +167,67 @@ class Stepper:
                 if _rounded(p, optimizer.state[p][name]):
                     optimizer.state[p][name] = value.to(p.device, torch.float32, copy=True)
 
-    def _refuse_others(self, *_: object) -> None:
-        if not self._inside:
+
+@final
+class OtherOptimizers:
+    """Steps of attached parameters that do not come from the session are refused, until this is removed."""
+
+    def __init__(self, steppers: Sequence[Stepper], parameters: Parameters, rank: int) -> None:
+        self._steppers, self._mine, self._rank = steppers, {id(p) for p in parameters.all}, rank
+        mine = weakref.ref(self)  # torch holds the hook for ever
+
+        @left_alone
+        def refuse(optimizer: Optimizer, *_: object) -> None:
+            if not torch.compiler.is_compiling() and (others := mine()) is not None:
+                others.check(optimizer)
+
+        self._hook = register_optimizer_step_pre_hook(refuse)
+
+    def remove(self) -> None:
+        """Refuse nothing any more."""
+        self._hook.remove()
+
+    def check(self, optimizer: Optimizer) -> None:
+        """Checks an optimizer that is about to step.
+
+        Raises:
+            UserError: it would change attached parameters beside the session; names it.
+        """
+        attached, kind = [stepper.optimizer for stepper in self._steppers], type(optimizer).__name__
+        if any(stepper.inside for stepper in self._steppers):
+            return
+        if any(optimizer is one for one in attached):
             raise UserError(
-                f"rank {self._rank}: the step of {type(self.optimizer).__name__} was called around the session, by a "
-                "reference to optimizer.step (or of its class) from before roundelay.attach: it would train a copy "
-                "that nobody keeps. Attach before whatever takes it is made, or call session.step() there."
+                f"rank {self._rank}: the step of {kind} was called around the session, by a reference to "
+                "optimizer.step (or of its class) from before roundelay.attach: it would train a copy that nobody "
+                "keeps. Attach before whatever takes it is made, or call session.step() there."
             )
+        theirs = [p for group in optimizer.param_groups for p in group["params"] if id(p) in self._mine]
+        if all(p.grad is None for p in theirs) or any(_path(optimizer, one) is not None for one in attached):
+            return  # it changes nothing, or it is one that has an attached optimizer to do it
+        held = [(type(one).__name__, path) for one in attached if (path := _path(one, optimizer)) is not None]
+        raise UserError(
+            f"rank {self._rank}: {kind}, which is not attached, steps {len(theirs)} parameters of the attached module: "
+            + (
+                f"{held[0][0]} holds it as `{held[0][1]}`, and steps it outside of its own step(). Attach that one: "
+                f"roundelay.attach(module, optimizer.{held[0][1]})."
+                if held
+                else "the other learners would not hear of it. Give it to attach as well, "
+                "roundelay.attach(module, [first, second]), or call session.close() before."
+            )
+        )
+
+
+def _path(holder: object, optimizer: Optimizer) -> str | None:
+    """Place of the optimizer in `holder`: `base`, `inner.base` or `parts[0]`; None: it does not hold it."""
+    named = [(name, value) for name, value in vars(holder).items() if name not in ("param_groups", "state")]
+    named += [(f"{name}[{n}]", one) for name, value in named if isinstance(value, list) for n, one in enumerate(value)]
+    for name, value in named:
+        if value is optimizer:
+            return name
+        if isinstance(value, Optimizer) and value is not holder and (path := _path(value, optimizer)) is not None:
+            return f"{name}.{path}"
+    return None
 
 
 class _Asking:
@@ -173,9 +261,16 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
                 f"rank {rank}: the optimizer has {strangers} parameters that are not in the module: attach the module "
                 "that holds all of them, or give the others an optimizer of their own."
             )
-        if isinstance(optimizer, torch.optim.LBFGS):
+        if isinstance(optimizer, torch.optim.LBFGS) or _needs_closure(optimizer):
             raise UserError(
-                f"rank {rank}: LBFGS evaluates the model inside its step, which attach cannot do: choose another."
+                f"rank {rank}: {type(optimizer).__name__} evaluates the model inside its step, by a closure that it "
+                "cannot do without, which attach cannot do: choose another."
             )
         has |= mine
     return [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in has]
+
+
+def _needs_closure(optimizer: Optimizer) -> bool:
+    """True if its `step` has an argument without a default."""
+    _, *needed = inspect.signature(type(optimizer).step).parameters.values()  # not of what a schedule has made of it
+    return any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed)

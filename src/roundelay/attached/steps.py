@@ -8,6 +8,7 @@ Legend: P trainable parameters, T tensors they are in.
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,12 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
+from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, fingerprint, other_session
+from roundelay.attached.hyperparameters import settings_of
 from roundelay.attached.momentum import UsersOptimizers
-from roundelay.attached.parameters import Parameters
+from roundelay.attached.parameters import Parameters, module_facts
 from roundelay.attached.places import Away, Here, VectorPlace
-from roundelay.attached.stepping import Stepper, check_optimizers, unwrapped
+from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers
 from roundelay.attached.updating import RowUpdates
+from roundelay.attached.uses import Uses
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
@@ -72,14 +77,14 @@ class Steps:
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
-        frozen = fingerprint([p for p in module.parameters() if not p.requires_grad], None) or 0
-        terms = dataclasses.replace(terms, signature=parameters.signature, tensors=len(parameters.all), frozen=frozen)
+        settings, tensors = settings_of(optimizers, module), len(parameters.all)
+        terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
         if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
             raise UserError(
                 f"rank {world.rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
                 "an optimizer's state is not shared between attached learners. Choose reset or keep."
             )
-        theirs = UsersOptimizers([unwrapped(optimizer) for optimizer in optimizers])
+        theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
             world, terms, parameters.flatten(), shown, self._update, theirs, self._device
         )
@@ -87,7 +92,7 @@ class Steps:
         self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
         self._home, row, self._gradient, spare = (parameters.views(vector) for vector in places)
-        self._watch = Watch(module, parameters, self.rank, self._place.snapshot)
+        self._watch = Watch(module, parameters, self.rank, self._place.snapshot, learner.learners == 1)
         self.show_home()
         self.open, self.evaluating = True, False
         self.failure: BaseException | None = None
@@ -97,15 +102,25 @@ class Steps:
         self._waiting: dict[int, Tensor] | None = None  # gradients by number that nobody has asked for yet
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
         self._late: Changes | None = None  # made since this step began
-        self._stepped, self._kind = False, type(module).__name__
+        self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
         self._hooks = ForwardHooks(module, self)
+        self._uses = Uses(self._complete)
+        self._others = OtherOptimizers(self._steppers, parameters, self.rank)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
+        self._inputs_to_come = False  # of the step that has begun, to be compared with the others'
+        self._by_call = False  # has a compiled function begun it?
+        self._checking_settings = learner.learners > 1
+        self._alarms = GradientAlarms(parameters, self.rank, learner.learners, self._kind)
+        self._key = object()
+        if learner.learners > 1:
+            note_open(self._key, self.rank)
         termination.listen()
 
     # One step ---------------------------------------------------------------------------------------------------------
 
+    @never_compiled
     def step(self, examples: float | None = None) -> None:
         """`session.step(examples)`: of all optimizers."""
         self._check_step("session.step()")
@@ -119,6 +134,7 @@ class Steps:
         self._handed_in_by = "session.step()"
         self._end_if_asked()
 
+    @never_compiled
     def begin_step(self) -> None:
         """Make the parameters show where the next gradient is to be taken, exchanging with others first if the strategy
         does so.
@@ -133,20 +149,43 @@ class Steps:
             return
         before = self.learner.me.snapshot_version
         self._take_over()
+        shown = self.learner.me.snapshot_version
         with self.failing():
             point = self.learner.begin_step()
+        self._moved = self.learner.me.snapshot_version != shown
         self._handed_in_by = ""
         if point.data_ptr() == self._home[0].data_ptr():
             if self.learner.me.snapshot_version != before or not self._watch.showed(self._place.snapshot):
                 self.show_home()
         else:
             self._watch.show(point, self.parameters.views(point))
-        self._hooks.rest()
+        if not self._inputs_to_come:
+            self._hooks.rest()
+
+    def _begin_late(self) -> None:
+        """Begin the step whose gradients are there, if no forward has begun it."""
+        self._moved = False
+        self.begin_step()
+        if self._moved and not self._said_late:
+            self._said_late = True
+            log.warning(
+                "rank %d: no call of %s or of a part of it began this step, so its gradients are at parameters from "
+                "before the exchange that %s begins a step with. Call session.begin_step() where the step begins, if "
+                "parameters are used without calling modules (layer.forward(x), torch.func.functional_call).",
+                self.rank,
+                self._kind,
+                self.learner.strategy.name,
+            )
 
     @property
     def wants_to_begin(self) -> bool:
         """True if the next forward that records gradients begins a step."""
-        return self.open and not self.evaluating and self.failure is None and not self.learner.begun
+        return self.open and not (self.evaluating or self.forked or self.learner.begun) and self.failure is None
+
+    @property
+    def forked(self) -> bool:
+        """Is this a child of the learner's process? Nothing that it does is to be heard of."""
+        return self.open and self.learner.left and self.failure is None
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
         """`optimizer.step(closure)` of that optimizer."""
@@ -163,6 +202,8 @@ class Steps:
             self._complete()
             self._handed_in_by = "optimizer.step()"
             self._end_if_asked()
+        else:
+            self._uses.watch(self._steppers[number].parameters)
         return loss
 
     def _take(self, number: int) -> None:
@@ -170,12 +211,15 @@ class Steps:
         stepper = self._steppers[number]
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
-            self.begin_step()
+            self._begin_late()
             self._hooks.wake()
         found, factor = self.parameters.gradients(which), stepper.unscaling
         self._asked.add(number)
         self._given.update(found)
         self._skip |= stepper.overflowed
+        if self._alarms.not_finite(found, stepper.scaled) and not self._skip:
+            self._skip = True
+            self._alarms.skip()
         if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
             self._waiting = found
             return
@@ -186,6 +230,8 @@ class Steps:
 
     def _complete(self, examples: float | None = None) -> None:
         """Takes the step: no other optimizer will be asked."""
+        self._uses.forget()
+        number_given = len(self._given)
         try:
             self._note_late_changes()
             given = self._all_given
@@ -207,9 +253,11 @@ class Steps:
                 self._lay_out()  # the strategy keeps it for later
         finally:
             self._given, self._asked, self._skip, self._waiting = set(), set(), False, None
+            self._inputs_to_come = False
             self._late, self._fingerprint = None, 0
         self._stepped = True
         self.completed += 1
+        self._alarms.stepped(number_given)
         self.show_home()
 
     def _lay_out(self) -> Tensor:
@@ -238,17 +286,37 @@ class Steps:
 
     # What others do to the module -------------------------------------------------------------------------------------
 
+    def before_call(self) -> None:
+        """A compiled function is about to be called, which may call the module."""
+        self.before_forward(None)
+
+    @never_compiled
     def before_forward(self, inputs: object) -> None:
-        """A module is about to be called; not in `consensus`, and not when nothing can be done any more."""
-        if not self.open or self.evaluating or self.failure is not None:
+        """A module is about to be called, with these inputs; None: they are not known. Not in `consensus`, and not when
+        nothing can be done any more."""
+        if not self.open or self.evaluating or self.failure is not None or self.forked:
             return
         if self._asked:  # a forward wants the parameters that the step leads to
             self._complete()
-        if torch.is_grad_enabled() and self.wants_to_begin:
+        if not torch.is_grad_enabled():
+            return
+        if self.wants_to_begin:
             refuse_reducer(self.rank)
+            self._inputs_to_come, self._by_call = self._checking_inputs, inputs is None
             self.begin_step()
-            if self._checking_inputs:
-                self._check_inputs(inputs)
+            self._check_settings()
+        elif self.learner.begun and (inputs is not None or self._by_call):  # a part that is compiled need not look
+            me, synchronous = self.learner.me, self.learner.strategy.traits.synchronous
+            self._watch.look(me.x if synchronous and me.snapshot_is_row else None)
+        if self._inputs_to_come and inputs is not None:
+            self._inputs_to_come = False
+            self._check_inputs(inputs)
+            self._hooks.rest()
+
+    def _check_settings(self) -> None:
+        """Compares the optimizers' settings with the lowest rank's, once, and warns where they are others."""
+        if self._checking_settings:
+            self._checking_settings = not self.learner.settings.say_differences(self.learner.living)
 
     def _check_inputs(self, inputs: object) -> None:
         """Compares this learner's first minibatches with those of the others, and warns where they are the same."""
@@ -303,6 +371,8 @@ class Steps:
             self._complete()
         self._watch.check_all()
         self._take_over()
+        named = zip(self.parameters.names, self.parameters.all, strict=True)
+        self.learner.settings.frozen = {name: not p.requires_grad for name, p in named}
         self._fingerprint = 0
         self._say_no_step()
 
@@ -321,6 +391,7 @@ class Steps:
         """After it: the module looks at the learner's own parameters again."""
         self._handed_in_by = ""
         self.show_home()
+        self._check_settings()
         if self._checking_inputs:
             self._say_same_inputs()
 
@@ -353,15 +424,19 @@ class Steps:
         optimizers. Nothing of the arena is held any more. Others are told in which of the manners of membership.py this
         learner left."""
         self.open = False
+        note_closed(self._key)
+        self._alarms.say_skipped()
         termination.ignore()
         self._hooks.remove()
+        self._uses.forget()
+        self._others.remove()
         for stepper in self._steppers:
             stepper.remove()
         vector = self._place.snapshot.clone() if parameters is None else self._there(parameters)
         self.parameters.show(self.parameters.views(vector))
         self.learner.leave(manner)
         self._steppers, self._late = [], None
-        del self._place, self._home, self._gradient, self._watch, self._updates
+        del self._place, self._home, self._gradient, self._watch, self._updates, self._others
 
     def _there(self, vector: Tensor) -> Tensor:
         """The vector on the module's device."""
@@ -376,6 +451,11 @@ class Steps:
             ) from self.failure
         if not self.open:
             raise UserError(f"session.{what} after session.close(): attach again to go on.")
+        if self.forked:
+            raise UserError(
+                f"rank {self.rank}: process {os.getpid()} was forked from the learner and is none: it may look at the "
+                "model, not train it or meet the others. Train in the process that has attached."
+            )
 
     def _check_step(self, by: str) -> None:
         self.check_open("step")
@@ -396,5 +476,6 @@ class Steps:
             if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
                 self._end()  # the others were sent SIGTERM too
             self.failure = error
+            note_closed(self._key)
             self.learner.leave(FAILED)  # those who wait for this learner need not
             raise

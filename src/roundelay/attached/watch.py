@@ -13,7 +13,10 @@ that has changed nothing so far is watched by less: the version counters, and `S
 found in that way is taken over as it is, whatever the row has become meanwhile; it is watched closely from then on.
 
 A value that is changed and changed back in between (an average of weights swapped in for an evaluation) is no change to
-a close watch.
+a close watch. One that is moved for a further gradient of the same step, and moved back (sharpness-aware minimisation
+written by hand: `p.add_(e)`, a gradient, `p.sub_(e)`), comes back to within rounding: `look` sees it away while the
+gradient is taken. It is put back exactly, for learners that hold one model would come apart; one learner alone goes
+where the plain loop goes.
 
 Legend: P trainable parameters, T tensors they are in, p one of these.
 """
@@ -40,15 +43,24 @@ ATTACH_AGAIN = "Call session.close(), make the change, and attach again: the opt
 
 
 class Watch:
-    """Over the parameters of one module, as they are when it is attached."""
+    """Over the parameters of one module, as they are when it is attached.
 
-    def __init__(self, module: nn.Module, parameters: Parameters, rank: int, vector: Tensor) -> None:
-        self._module, self._parameters, self._rank, self._said = module, parameters, rank, False
+    Args:
+        vector: (P,) that the module looks at first.
+        alone: is there one learner?
+    """
+
+    def __init__(
+        self, module: nn.Module, parameters: Parameters, rank: int, vector: Tensor, alone: bool = False
+    ) -> None:
+        self._module, self._parameters, self._rank, self._said, self._alone = module, parameters, rank, False, alone
         self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row; of a close watch
         self._kept_views = parameters.views(self._kept)
         self._at: list[Tensor] = []  # (T) what the module looks at
         self._addresses: list[int] = []  # (T) of these
         self._vector, self._shown, self._close = vector, 0, True  # what it looks at, where it is not rounded
+        self._away: list[Tensor] | None = None  # (T) values at which a further gradient of this step is taken
+        self._returns = False  # have values been away, and so all of them are kept?
         self._there = False  # did it, at the last look?
         self._always = any(rounded is not None for rounded in parameters.rounded)
         self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
@@ -68,8 +80,8 @@ class Watch:
             self._parameters.show(views)
             self._at, self._vector = self._parameters.shown(views), vector
             self._addresses, self._there = [at.data_ptr() for at in self._at], True
-        self._shown += 1
-        self._close = self._always or self._said or self._shown <= CLOSE
+        self._shown, self._away = self._shown + 1, None
+        self._close = self._always or self._said or self._returns or self._shown <= CLOSE
         if self._close:
             self._kept.copy_(vector)
         else:
@@ -84,6 +96,22 @@ class Watch:
     def showed(self, vector: Tensor) -> bool:
         """The same at the last look, if nobody but us has had a chance to change it since."""
         return self._vector is vector and not self._always and self._there
+
+    def look(self, row: Tensor | None) -> None:
+        """Note the values at which a further gradient of a step is taken, if they are not those that were shown.
+
+        Args:
+            row: (P,) those that were shown, wherever it is; None: nobody knows them but this watch.
+        """
+        self._looks_there()
+        kept = self._kept.index_select(0, self._sample) if self._close else self._sampled
+        if self._there and not self._always and _same_bits(self._vector.index_select(0, self._sample), kept):
+            return
+        if not self._close and row is not None:
+            self._kept.copy_(row)
+            self._close = True
+        self._returns = True
+        self._away = [value.clone() for value in self._values()]
 
     def check(self) -> None:
         """Checks that the parameters are those that were attached.
@@ -136,9 +164,16 @@ class Watch:
         """
         self.check()
         found = self._differences()
+        back = [number for number, (now, was) in found.items() if self._came_back(number, now, was)]
+        if not self._alone:
+            values = self._values()
+            for number in back:
+                _, was = found.pop(number)
+                if was is not None:
+                    values[number].copy_(was)
         if not found:
             return None
-        if not self._said:
+        if not self._said and len(found) > len(back) * self._alone:
             self._said = True
             log.warning(
                 "rank %d: parameters %s were changed by hand, not by the optimizer attached; such changes are taken "
@@ -161,17 +196,29 @@ class Watch:
             )
 
     def _differences(self, counters: bool = True) -> "Differences":
-        values = self._at
-        if not self._there:
-            values = [
-                at if p.data_ptr() == at.data_ptr() else p.detach()
-                for p, at in zip(self._parameters.all, self._at, strict=True)
-            ]
+        values = self._values()
         if not self._close:
             return {number: (values[number].clone(), None) for number in self._suspects(values, counters)}
         before = [kept.to(value.dtype) for kept, value in zip(self._kept_views, values, strict=True)]
         pairs = enumerate(zip(values, before, strict=True))
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
+
+    def _came_back(self, number: int, now: Tensor, was: Tensor | None) -> bool:
+        """True if a parameter has been away and is as it `was`, but for rounding of two sums and two differences."""
+        if self._away is None or was is None:
+            return False
+        away = self._away[number]
+        if not (now.shape == was.shape == away.shape and now.dtype == was.dtype and now.device == was.device):
+            return False
+        bound = (was.float().abs() + away.float().abs()) * (2 * torch.finfo(was.dtype).eps)
+        return bool(((now.float() - was.float()).abs() <= bound).all())
+
+    def _values(self) -> list[Tensor]:
+        """(T) The parameters as they are."""
+        if self._there:
+            return self._at
+        pairs = zip(self._parameters.all, self._at, strict=True)
+        return [at if p.data_ptr() == at.data_ptr() else p.detach() for p, at in pairs]
 
     def _looks_there(self) -> None:
         """Note whether every parameter looks at what it was shown."""

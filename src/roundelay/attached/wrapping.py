@@ -1,6 +1,7 @@
 """Wrappers that average a module's gradients or keep its parameters are refused, since both would do it.
 
-Known by the names of classes, so that nothing is imported that the user does not use.
+Known by the names of classes, so that nothing is imported that the user does not use. A DistributedDataParallel over a
+group of one process averages nothing, and is taken as it is: frameworks make it always.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,8 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
         UserError: it is; names the part and the wrapper.
     """
     for name, part in module.named_modules():
-        if wrapper := _among(cls.__name__ for cls in type(part).__mro__):
+        wrapper = _among(cls.__name__ for cls in type(part).__mro__)
+        if wrapper and not _alone(part):
             raise UserError(f"rank {rank}: {name or 'the module'} is a {wrapper}: {REMEDY}")
     for name, p in module.named_parameters():
         if type(p).__name__ == "DTensor" or type(p.data).__name__ == "DTensor":
@@ -32,13 +34,19 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
 
 
 def refuse_reducer(rank: int) -> None:
-    """Refuses, in a forward, a DistributedDataParallel made around the module later.
+    """Refuses, in a forward, a DistributedDataParallel over several processes made around the module later.
 
     Raises:
-        UserError: it does.
+        UserError: there is one.
     """
-    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+    around = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if around is not None and not _alone(around):
         raise UserError(f"rank {rank}: the attached module is run by a DistributedDataParallel around it: {REMEDY}")
+
+
+def _alone(part: nn.Module) -> bool:
+    """Is it torch's own, over a group of this process alone?"""
+    return isinstance(part, nn.parallel.DistributedDataParallel) and part.process_group.size() == 1
 
 
 def _among(names: Iterable[str]) -> str | None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, share
 from roundelay.commands.base import Command
 from roundelay.core.files import json_text
+from roundelay.core.folders import check_there
 from roundelay.terminal import complain, console, duration, print_table, write
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 def add(command: Command) -> None:
     """Its options."""
     sub = command("advise", _advise, "rank strategies for a cluster and a model, by predicted seconds to a loss")
-    sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
+    sub.add_argument(
+        "cluster", nargs="?", type=Path, check=check_there, help="a virtual cluster, YAML (docs/simulator.md)"
+    )
     sub.add_argument(
         "--probe",
         metavar="RECIPE|N",
@@ -56,7 +59,7 @@ def add(command: Command) -> None:
 
 
 def _advise(options: argparse.Namespace) -> None:
-    from roundelay.advice.sources import Wanted, advise_on
+    from roundelay.advice.wanted import Wanted
 
     wanted = Wanted(
         cluster=options.cluster,
@@ -74,6 +77,9 @@ def _advise(options: argparse.Namespace) -> None:
         hosts=tuple(options.hosts),
         listen=options.listen,
     )
+    wanted.check()
+    from roundelay.advice.sources import advise_on
+
     advice = advise_on(wanted, complain)
     if options.format == "json":
         write(json_text(advice.to_json()))

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.folders import check_run
+from roundelay.stopping import ending, goes_on
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -17,6 +19,15 @@ def add(command: Command) -> None:
     """Their options."""
     sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same as KEY=VALUE without --set",
+    )
     sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example align.tied_states=500")
     _add_realign(command("realign", _realign, "align again with trained networks, to train the next ones on"))
     _add_import(command("import-alignment", _import_alignment, "take the alignment that Kaldi or MFA made"))
@@ -31,6 +42,21 @@ def _align(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_recipe
 
     check_recipe(options.recipe, options.overrides)  # names a slip before torch is loaded
+    folder: list[Path] = []
+
+    def kept() -> str:
+        from roundelay.speech.hmm.unfinished import kept_in
+
+        if folder and (done := kept_in(folder[0])):
+            return goes_on(folder[0], f"everything up to {done}")
+        return "no pass was finished yet. The same command begins anew."
+
+    with ending(kept):
+        _align_into(options, folder)
+
+
+def _align_into(options: argparse.Namespace, folder: list[Path]) -> None:
+    """Align; the alignment's folder is put into the list as soon as it is known."""
     from roundelay.api.corpora import align
     from roundelay.recipes.recipe import load_recipe
     from roundelay.speech.hmm.boundaries import synthesised_boundaries
@@ -38,6 +64,7 @@ def _align(options: argparse.Namespace) -> None:
     from roundelay.speech.prepared import load_corpus
 
     recipe = load_recipe(options.recipe, options.overrides)
+    folder.append(recipe.aligned)
     corpus = load_corpus(recipe.corpus)
     summary = align(recipe, progress=Bar())
     console.print(str(summary), markup=False)
@@ -92,7 +119,13 @@ def _export_alignment(options: argparse.Namespace) -> None:
 
 
 def _add_realign(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("exp", nargs="+", type=Path, help="run directories; the log-likelihoods of several are averaged")
+    sub.add_argument(
+        "exp",
+        nargs="+",
+        type=Path,
+        check=check_run,
+        help="run directories; the log-likelihoods of several are averaged",
+    )
     sub.add_argument("--out", type=Path, required=True, help="the folder of the new alignment")
     sub.add_argument("--scale", type=positive, default=0.5, help="factor on the log-likelihoods (default: 0.5)")
     sub.add_argument("--workers", type=whole, default=0, help="processes; 0 for one a core (default: 0)")

@@ -8,6 +8,7 @@ from roundelay.commands.arguments import count, counts, non_negative, positive, 
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
+from roundelay.core.folders import check_there
 from roundelay.core.records import UTTERANCES_FILE
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console, print_table
@@ -193,7 +194,9 @@ def _report(options: argparse.Namespace) -> None:
 
 
 def _add_simulate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("cluster", nargs="?", type=Path, help="a virtual cluster, YAML (docs/simulator.md)")
+    sub.add_argument(
+        "cluster", nargs="?", type=Path, check=check_there, help="a virtual cluster, YAML (docs/simulator.md)"
+    )
     sub.add_argument(
         "--strategy",
         nargs="+",
@@ -247,14 +250,14 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
         metavar="RANK:10x|RANK:+0.4",
         help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
     )
-    sub.add_argument(
-        "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
-    )
     _add_costs(sub)
 
 
 def _add_costs(sub: argparse.ArgumentParser) -> None:
-    """Costs of a cluster that is not described by a file."""
+    """Costs of a cluster that is not described by a file, and momentum, which only stability asks for."""
+    sub.add_argument(
+        "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
+    )
     defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "inside": 0.003, "jitter": 0.0}
     texts = {
         "gradient": "seconds of a minibatch",

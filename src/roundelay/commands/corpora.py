@@ -8,6 +8,8 @@ from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
+from roundelay.core.folders import check_there
+from roundelay.stopping import ending, goes_on
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ def add(command: Command) -> None:
     """Their options."""
     _add_prepare(command("prepare", _prepare, "check a corpus, read its lexicon, compute its features"))
     sub = command("features", _features, "give a prepared corpus other features, or copies at other speeds or warps")
-    sub.add_argument("data", type=Path, help="the prepared corpus")
+    sub.add_argument("data", type=Path, check=check_there, help="the prepared corpus")
     sub.add_argument(
         "--on-bad-audio",
         choices=["error", "skip"],
@@ -59,10 +61,28 @@ def add(command: Command) -> None:
 
 
 def _prepare(options: argparse.Namespace) -> None:
+    if options.source is not None and not options.download:
+        check_there(options.source)
+    folder: list[Path] = []
+
+    def kept() -> str:
+        from roundelay.speech.features.partial import finished_in
+
+        if not folder or not (done := finished_in(folder[0])):
+            return "no features were computed yet. The same command begins anew."
+        return goes_on(folder[0], f"what is finished, with the features of {done:,} utterances,")
+
+    with ending(kept):
+        _prepare_into(options, folder)
+
+
+def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
+    """Prepare; the corpus's folder is put into the list as soon as it is known."""
     from roundelay.api.corpora import prepare, usual_data
     from roundelay.speech.corpus.options import PrepareOptions
 
     data = usual_data(options.corpus) if options.data is None else options.data
+    folder.append(data)
     how = PrepareOptions(
         on_bad=options.on_bad_audio,
         on_missing_words=options.on_missing_words,
@@ -96,6 +116,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
 def _show_prepared(corpus: "Corpus", data: Path) -> None:
     """The splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
+    from roundelay.speech.corpus.cleaned import CHANGES_FILE, read_changes, table
     from roundelay.speech.data.problems import listing
     from roundelay.speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
 
@@ -116,6 +137,9 @@ def _show_prepared(corpus: "Corpus", data: Path) -> None:
     if corpus.held_out_words:
         words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
         console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
+    if corpus.cleaned and (changes := read_changes(data)):
+        print_table(["changed in transcripts", "most frequent", "times"], table(changes), left=2)
+        console.print(f"All changes are in {data / CHANGES_FILE}", markup=False)
     for remark in corpus.remarks:
         console.print(f"warning: {remark}.", markup=False)
     console.print(f"{corpus.name} is ready in {data}", markup=False)
@@ -191,6 +215,8 @@ def _export_for_kaldi(options: argparse.Namespace) -> None:
 
 def _export_model(options: argparse.Namespace) -> None:
     _refuse_corpus_options(options)
+    need("export", f"export {options.format}")
+    check_there(options.data)
     from roundelay.exporting.writing import export
 
     done = export(options.data, options.out, options.format)
@@ -341,7 +367,8 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--clean-transcripts",
         action="store_true",
-        help="write words as the dictionary does: in its case, without punctuation at their ends",
+        help="write words as the dictionary does: in its case, without punctuation at their ends, and without marks of "
+        "noises such as <cough>",
     )
     sub.add_argument(
         "--on-overlap",

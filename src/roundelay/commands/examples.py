@@ -127,10 +127,19 @@ FIRST_STEPS = """\
 First steps:
   roundelay demo                      make a small corpus, train on it, report
   roundelay doctor                    see whether this host can do that
-  roundelay list recipes              experiments that are ready to run
-  roundelay list strategies           ways to train them on many learners
-  roundelay train RECIPE --exp DIR    train a network, or go on with a training
-  roundelay launch -n 4 SCRIPT        your own PyTorch script on four learners
 
-All commands: roundelay help. One of them: roundelay help COMMAND.
+Your recordings, in Kaldi data directories train, dev and test, and a dictionary:
+  roundelay inspect DIR               what is odd in them, and what mends it
+  roundelay prepare kaldi --source DIR --lexicon FILE
+  roundelay align kaldi               a label for every frame
+  roundelay train kaldi --exp EXP     or --strategy adpsgd --learners 4
+  roundelay decode EXP                word error rates of dev and test
+  roundelay report EXP --audio        a page to look at and to listen to
+  roundelay pack EXP --out MODEL      one folder with all that recognition needs
+  roundelay transcribe MODEL FILE     words of any recording
+
+Your own PyTorch script (docs/attach.md):
+  roundelay launch -n 4 SCRIPT        start it on four learners
+
+What there is to choose from: roundelay list. All commands: roundelay help. One: roundelay help COMMAND.
 """

@@ -5,16 +5,18 @@ from pathlib import Path
 
 from roundelay.commands.arguments import count, positive, share, whole
 from roundelay.commands.base import Command
+from roundelay.core.folders import check_packed, check_there
 from roundelay.terminal import console
 
 
 def add(command: Command) -> None:
     """Its options."""
     sub = command("finetune", _finetune, "train a packed model on with a few minutes of speech, into a new one")
-    sub.add_argument("model", type=Path, help="the folder that `roundelay pack` made")
+    sub.add_argument("model", type=Path, check=check_packed, help="the folder that `roundelay pack` made")
     sub.add_argument(
         "--data",
         type=Path,
+        check=check_there,
         required=True,
         metavar="DIR",
         help="recordings with their words (NAME.wav and NAME.txt, or a file text), a Kaldi data directory or a "

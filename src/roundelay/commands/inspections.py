@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.folders import check_there
 from roundelay.terminal import Bar, console, print_table, write
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ def add(command: Command) -> None:
     """Its options."""
     sub = command("inspect", _inspect, "say what is odd in a corpus, and what mends it, before hours of training")
     sub.add_argument(
-        "corpus", type=Path, help="a prepared corpus, a Kaldi data directory, or a folder that holds several"
+        "corpus",
+        type=Path,
+        check=check_there,
+        help="a prepared corpus, a Kaldi data directory, or a folder that holds several",
     )
     sub.add_argument(
         "--split",

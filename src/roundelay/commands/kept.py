@@ -12,18 +12,21 @@ from roundelay.terminal import console, print_table, write
 def add(command: Command) -> None:
     """Their options."""
     sub = command("checkpoints", _checkpoints, "list the checkpoints of a run, and which of them are whole")
-    sub.add_argument("exp", type=Path, help="the run directory")
+    sub.add_argument("exp", type=Path, check=_check_exp, help="the run directory")
     sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
     sub = command("verify", _verify, "hold files to the checksums that were written with them")
     sub.add_argument("folder", nargs="+", type=Path, help="of runs, alignments, graphs or prepared data; and all below")
     sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
 
 
+def _check_exp(exp: Path) -> None:
+    if not exp.is_dir():
+        raise UserError(f"{exp}: no such folder. Give the directory that `roundelay train --exp DIR` writes.")
+
+
 def _checkpoints(options: argparse.Namespace) -> int:
     from roundelay.saving import FOLDER, listed
 
-    if not options.exp.is_dir():
-        raise UserError(f"{options.exp}: no such folder. Give the directory that `roundelay train --exp DIR` writes.")
     found = listed(options.exp)
     if options.json:
         write(json_text({"folder": str(options.exp), "checkpoints": [one.to_json() for one in found]}))
@@ -37,10 +40,11 @@ def _checkpoints(options: argparse.Namespace) -> int:
 
 def _verify(options: argparse.Namespace) -> int:
     from roundelay.core.checksums import verify
+    from roundelay.core.records import verify_events
 
     if missing := [folder for folder in options.folder if not folder.is_dir()]:
         raise UserError(f"{missing[0]}: no such folder.")
-    found = [verdict for folder in options.folder for verdict in verify(folder)]
+    found = [verdict for folder in options.folder for verdict in (*verify(folder), *verify_events(folder))]
     faults = [verdict for verdict in found if verdict.fault]
     if options.json:
         files = [{"file": str(verdict.path), "fault": verdict.fault or None} for verdict in found]

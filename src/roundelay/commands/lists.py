@@ -1,14 +1,16 @@
 """Lists of everything that is found by name: list. It does not load torch."""
 
 import argparse
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
-from roundelay.terminal import console, print_table
+from roundelay.core.files import json_text
+from roundelay.terminal import console, print_table, write
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from roundelay.recipes.known import Option
 
@@ -32,6 +34,7 @@ def add(command: Command) -> None:
     """Their options."""
     sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
     sub.add_argument("what", nargs="?", choices=list(WHAT), help="what to list (default: what can be listed)")
+    sub.add_argument("--json", action="store_true", help="the list as JSON, for programs")
     sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
 
 
@@ -55,35 +58,61 @@ def _list(options: argparse.Namespace) -> None:
         raise UserError(
             f"list {options.what} takes no recipe; `roundelay list options {options.recipe}` shows its options."
         )
+    show = _Listing(options.json)
     if options.what is None:
-        print_table(["roundelay list ...", ""], list(WHAT.items()), left=2)
+        show.table(["roundelay list ...", "what"], list(WHAT.items()))
     elif options.what == "recipes":
-        print_table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()], left=2)
+        show.table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()])
     elif options.what == "corpora":
-        print_table(["corpus", "about"], list(corpora().items()), left=2)
+        show.table(["corpus", "about"], list(corpora().items()))
     elif options.what == "codecs":
         forms = [(name, *facts) for name, facts in codecs().items()]
-        print_table(["codec", "about", "bits", "largest error of an element"], forms, left=4)
+        show.table(["codec", "about", "bits", "largest error of an element"], forms)
     elif options.what == "topologies":
         rows = [(name, about, ", ".join(users)) for name, about, users in topologies()]
-        print_table(["topology", "who talks to whom", "strategies"], rows, left=3)
+        show.table(["topology", "who talks to whom", "strategies"], rows)
     elif options.what == "strategies":
-        _print_names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
+        show.names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
     elif options.what in ("models", "objectives", "graphs", "units"):
-        _print_names(choices(options.what))
+        show.names(choices(options.what))
     else:
         mapping = read_recipe(options.recipe) if options.recipe else {}
         if options.recipe:
             check_mapping(mapping)
-        for option in recipe_options(mapping):
-            console.print(_option(option), markup=False)
+        show.options(recipe_options(mapping))
 
 
-def _print_names(known: "Mapping[str, tuple[str, list[Option]]]") -> None:
-    for name, (about, its) in known.items():
-        console.print(f"{name}: {about}", markup=False)
+@dataclass(frozen=True)
+class _Listing:
+    """A list as it is printed: for people, or as JSON."""
+
+    json: bool
+
+    def table(self, columns: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
+        """Rows of cells."""
+        if self.json:
+            write(json_text([dict(zip(columns, row, strict=True)) for row in rows]))
+        else:
+            print_table(columns, rows, left=len(columns))
+
+    def names(self, known: "Mapping[str, tuple[str, list[Option]]]") -> None:
+        """Names with a sentence and options each."""
+        if self.json:
+            told = {name: {"about": about, "options": list(map(asdict, its))} for name, (about, its) in known.items()}
+            write(json_text(told))
+            return
+        for name, (about, its) in known.items():
+            console.print(f"{name}: {about}", markup=False)
+            for option in its:
+                console.print(f"    {_option(option)}", markup=False)
+
+    def options(self, its: "Sequence[Option]") -> None:
+        """Options alone."""
+        if self.json:
+            write(json_text([asdict(option) for option in its]))
+            return
         for option in its:
-            console.print(f"    {_option(option)}", markup=False)
+            console.print(_option(option), markup=False)
 
 
 def _option(option: "Option") -> str:

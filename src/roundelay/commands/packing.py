@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import whole
 from roundelay.commands.base import Command
+from roundelay.commands.recognition import weighted
+from roundelay.core.folders import PACKED, check_packed, check_run, check_there
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ def add(command: Command) -> None:
     sub.add_argument(
         "exp",
         nargs="+",
+        check=_check_weighted,
         metavar="EXP[:WEIGHT]",
         help="run directories, and weights of their log-likelihoods (1); or a packed model that is to have other words",
     )
@@ -50,10 +53,11 @@ def add(command: Command) -> None:
 
 
 def _add_evaluate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", type=Path, help="the folder that `roundelay pack` made")
+    sub.add_argument("model", type=Path, check=check_packed, help="the folder that `roundelay pack` made")
     sub.add_argument(
         "--data",
         type=Path,
+        check=check_there,
         required=True,
         metavar="DIR",
         help="a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing",
@@ -76,11 +80,18 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
     sub.add_argument(
         "--clean-transcripts",
-        action="store_true",
-        help="spell transcripts as the model's words are, in their case and without punctuation",
+        action=argparse.BooleanOptionalAction,
+        help="write transcripts in the model's words: in their case, without punctuation and marks of noises (default: "
+        "as those of the model's corpus were)",
     )
     sub.add_argument("--no-times", action="store_true", help="no times and confidences, which take as long again")
     sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+
+
+def _check_weighted(text: str) -> None:
+    exp, _ = weighted(text)
+    if not (exp / PACKED).is_file():
+        check_run(exp)
 
 
 def _pack(options: argparse.Namespace) -> None:
@@ -88,7 +99,6 @@ def _pack(options: argparse.Namespace) -> None:
 
     check_overrides(options.set)  # names a slip before torch is loaded
     from roundelay.api.packing import pack
-    from roundelay.commands.recognition import weighted
     from roundelay.packed.folder import is_packed
 
     named = [weighted(text) for text in options.exp]
@@ -120,6 +130,10 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:
+    from roundelay.commands.recognition import unknown_words
+    from roundelay.speech.corpus.cleaned import written_so
+    from roundelay.speech.data.problems import counted, listing
+
     for found in results:
         if found.summary is None:
             where = f"words are in {options.out / found.split}" if options.out else "give --out DIR to have the words"
@@ -131,12 +145,13 @@ def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]")
         if options.per_speaker:
             for name, one in found.speakers.items():
                 console.print(f"  {name}: {one.errors}", markup=False)
-        if found.unknown:
-            console.print(
-                f"  {found.unknown:,} of {found.summary.score.errors.ref:,} words said are not among the words that "
-                "can be recognised",
-                markup=False,
-            )
+        if line := written_so(found.changes):
+            console.print(f"  {line}", markup=False)
+        if found.left_out:
+            reasons = listing([one.reason for one in found.left_out])
+            console.print(f"  {counted(len(found.left_out), 'utterance')} left out:\n{reasons}", markup=False)
+        if found.unknown_words:
+            console.print(f"  {unknown_words(found.unknown_words, found.summary.score.errors.ref)}", markup=False)
         if found.other_case:
             console.print(f"  {found.other_case:,} of them are, in another case: --ignore-case", markup=False)
         if found.punctuated:

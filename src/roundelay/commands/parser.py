@@ -2,7 +2,7 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from roundelay.core.errors import UserError
@@ -14,12 +14,27 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         self.options: list[argparse.Action] = []
+        self.checks: list[tuple[str, Callable[[Any], None]]] = []
         super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter, **options})
 
     def add_argument(self, *names: Any, **options: Any) -> argparse.Action:
+        check = options.pop("check", None)
         action = super().add_argument(*names, **options)
         self.options.append(action)
+        if check is not None:
+            self.checks.append((action.dest, check))
         return action
+
+    def check_values(self, options: argparse.Namespace) -> None:
+        """Look at what options with a `check` were given, before the command loads anything large.
+
+        Raises:
+            UserError: one of them cannot be.
+        """
+        for name, check in self.checks:
+            given = getattr(options, name)
+            for value in given if isinstance(given, list) else [] if given is None else [given]:
+                check(value)
 
     def error(self, message: str) -> NoReturn:
         command = self.prog.removeprefix("roundelay").strip()

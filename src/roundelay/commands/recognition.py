@@ -1,22 +1,27 @@
 """Recognition: decode, score."""
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.folders import check_run, check_there
+from roundelay.stopping import ending, goes_on
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
     from roundelay.recognition.recognise import Recognised
 
+MOST_NAMED = 10  # words that cannot be recognised
+
 
 def add(command: Command) -> None:
     """Their options."""
     sub = command("decode", _decode, "recognise the held-out splits with trained models, and score them")
-    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
+    sub.add_argument("exp", nargs="+", type=Path, check=check_run, help="run directories")
     sub.add_argument(
         "--set",
         action="extend",
@@ -37,6 +42,7 @@ def add(command: Command) -> None:
         "--corpus",
         "--data",
         type=Path,
+        check=check_there,
         metavar="DIR",
         help="recognise this instead of the run's corpus, with the run's words and language model: a prepared corpus, "
         "a Kaldi data directory or a folder of recordings, with or without transcripts; needs --out, unless the run's "
@@ -61,6 +67,19 @@ def add(command: Command) -> None:
 
 
 def _decode(options: argparse.Namespace) -> None:
+    def kept() -> str:
+        from roundelay.recognition.unfinished import kept_of
+
+        for folder in (options.out,) if options.out else options.exp:
+            if done := kept_of(folder / "decode"):
+                return goes_on(folder, f"everything so far ({done})")
+        return "no setting and no split was finished yet. The same command begins anew."
+
+    with ending(kept):
+        _decode_into(options)
+
+
+def _decode_into(options: argparse.Namespace) -> None:
     from roundelay.recipes.known import check_overrides
 
     check_overrides(options.set)  # names a slip before torch is loaded
@@ -104,12 +123,20 @@ def _decode(options: argparse.Namespace) -> None:
                 )
             for name, part in found.subsets.items():
                 console.print(f"  {name}: {part}", markup=False)
-            if found.unknown:
-                console.print(
-                    f"  {found.unknown:,} of {found.score.errors.ref:,} words said are not among the words that can be "
-                    "recognised",
-                    markup=False,
-                )
+            if found.unknown_words:
+                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}", markup=False)
+        for sentence in done[0].edges if done else ():
+            console.print(f"  {sentence}", markup=False)
+
+
+def unknown_words(unknown: Mapping[str, int], said: int) -> str:
+    """A sentence that names words which were said and cannot be recognised, the most frequent first; `said` are all."""
+    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
+    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    return (
+        f"{sum(unknown.values()):,} of {said:,} words said are not among the words that can be recognised: "
+        f"{', '.join(some)}{more}"
+    )
 
 
 def _errors(found: "Recognised") -> str:

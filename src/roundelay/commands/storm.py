@@ -1,12 +1,14 @@
 """A training under random faults: storm."""
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count, non_negative, positive, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def add(command: Command) -> None:
         default=["kill", "crash", "stop", "cut", "slow"],
         metavar="KIND",
         help="of kill (a learner), crash (a host), stop (a learner, for a while), cut (a host off the network), slow "
-        "(a link) (default: all); crash and cut spare the first host, which leads",
+        "(a link) (default: all); crash and cut spare the first host, which leads, unless ROUNDELAY_PEERS is set",
     )
     sub.add_argument(
         "--most", type=whole, default=0, metavar="N", help="no more faults than so many (default: 0, no limit)"
@@ -73,7 +75,9 @@ def add(command: Command) -> None:
 
 
 def _storm(options: argparse.Namespace) -> None:
+    need("hosts", "storm")
     _check(options)
+    from roundelay.runtime.launch.addresses import PEERS
     from roundelay.storm.both import STORM, UNDISTURBED, StormOptions, run_storm
     from roundelay.storm.faults import checked_kinds
     from roundelay.storm.page import write_page
@@ -94,6 +98,7 @@ def _storm(options: argparse.Namespace) -> None:
         most=options.most,
         pace=options.pace,
         link=options.link,
+        peers=bool(os.environ.get(PEERS)),
     )
     found = run_storm(chosen, Bar())
     if options.decode:
@@ -129,13 +134,16 @@ def _print(found: "StormResult") -> None:
     from roundelay.storm.story import middle_and_worst
 
     rows = []
-    for name, story, results in zip(
-        ("undisturbed", "storm"), (found.undisturbed, found.storm), found.results, strict=True
-    ):
-        loss = results.losses.get("dev")
-        wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
+    calm, stormy = found.results
+    runs = (("undisturbed", found.undisturbed, calm), ("storm", found.storm, stormy), ("after", found.after, None))
+    for name, story, results in runs:
         speed = f"{story.frames_per_second:,.{0 if found.counted == 'frames' else 1}f}"
         row = [name, f"{story.seconds:.0f}", speed, f"{len(story.struck)}", f"{story.starts}"]
+        if results is None:
+            rows.append((*row, "", ""))
+            continue
+        loss = results.losses.get("dev")
+        wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
         rows.append((*row, "" if loss is None else f"{loss:.4f}", wer))
     print_table(["", "seconds", f"{found.counted}/s", "faults", "starts", "dev loss", "WER"], rows)
     counts: dict[str, list[float | None]] = {}
@@ -153,8 +161,7 @@ def _print(found: "StormResult") -> None:
     if lines:
         print_table(["fault", "times", "s until others go on", "s until all are back"], lines)
     console.print(
-        f"{100 * found.share:.1f} % of the minibatches that count a second without faults"
-        + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
+        found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
         markup=False,
     )
     if (calmed := found.storm.since_training().calmed) is not None:

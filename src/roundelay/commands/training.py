@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import count, positive, straggler, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.folders import check_run
 from roundelay.stopping import leave_to_another, status, stopping
 from roundelay.terminal import Bar, complain, console
 
@@ -27,7 +28,7 @@ def add(command: Command) -> None:
     """Their options."""
     _add_train(command("train", _train, "train a network with one of the strategies, or resume a training"))
     sub = command("replay", _replay, "repeat a recorded training in one process, event by event, bit for bit")
-    sub.add_argument("exp", type=Path, help="the run directory of a `train --record`")
+    sub.add_argument("exp", type=Path, check=check_run, help="the run directory of a `train --record`")
     sub = command("launch", _launch, "start a script as the learners of this host, for roundelay.attach")
     sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
     sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
@@ -243,6 +244,15 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same as KEY=VALUE without --set",
+    )
     sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
     sub.add_argument(

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, cast
 from roundelay.commands.arguments import count, positive, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.core.folders import check_packed
 from roundelay.terminal import Bar, complain, console, write
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
 def add(command: Command) -> None:
     """Its options."""
     sub = command("transcribe", _transcribe, "recognise recordings of any kind and length with a packed model")
-    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "model", type=Path, check=check_packed, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)"
+    )
     sub.add_argument(
         "recordings",
         nargs="+",
@@ -89,10 +93,17 @@ def _add_reading(sub: argparse.ArgumentParser) -> None:
         type=positive,
         default=40.0,
         metavar="SECONDS",
-        help="a recording that is longer is cut at pauses; no piece is longer (default: 40)",
+        help="no piece is longer; recordings of more than ten seconds are cut at pauses (default: 40)",
     )
     sub.add_argument(
         "--pause", type=positive, default=0.5, metavar="SECONDS", help="a silence that parts two pieces (default: 0.5)"
+    )
+    sub.add_argument(
+        "--detector",
+        choices=["energy", "silero"],
+        default="energy",
+        help="what tells speech from silence: energy, or a network, of pip install 'roundelay[detector]', that knows "
+        "noise (default: energy)",
     )
     sub.add_argument(
         "--workers",
@@ -119,7 +130,7 @@ def _options(options: argparse.Namespace, seconds: float) -> "Options":
     if workers is None:
         workers = 1 if seconds < ENOUGH_FOR_PROCESSES else 0
     return Options(
-        cutting=Cutting(options.longest, options.pause),
+        cutting=Cutting(options.longest, options.pause, detector=options.detector),
         channel=None if channel is None else int(channel),
         speaker=options.speaker,
         workers=workers,
@@ -145,6 +156,10 @@ def _transcribe(options: argparse.Namespace) -> int:
         if options.ref is not None and not options.ref.is_file():
             raise UserError(f"--ref {options.ref}: no such file.")
         named = recordings(options.recordings, spool)  # a slip is named before torch is loaded
+        if options.ref is not None:
+            from roundelay.transcription.scoring import check_reference
+
+            check_reference(options.ref, [one.name for one in named])
 
         from roundelay.packed.model import load_model
         from roundelay.transcription.formats import NEEDS_TIMES
@@ -159,6 +174,7 @@ def _transcribe(options: argparse.Namespace) -> int:
                 f"--format {options.format} needs the times of words, and the model {options.model} gives none: its "
                 "columns are units and a blank. Give --format txt, json, srt, vtt or trn."
             )
+        _warn(model.caveats)
         how = _options(options, total_seconds(named) or 0.0)
         say = complain if options.out is None else _print
         if options.out is None:
@@ -170,7 +186,12 @@ def _transcribe(options: argparse.Namespace) -> int:
         for line in outcome.report(len(named)):
             say(line)
         if options.ref is not None and outcome.texts:
-            say(str(scored(options.ref, outcome.texts)))
+            from roundelay.packed.transcripts import cleaner_of
+
+            summary, remark = scored(options.ref, outcome.texts, cleaner_of(model))
+            say(str(summary))
+            if remark:
+                complain(remark)
     return 1 if outcome.failed else 0
 
 
@@ -200,16 +221,18 @@ def _stream(options: argparse.Namespace) -> None:
     model = load_model(options.model)
     if options.chunk is not None:
         model = in_chunks(model, options.chunk)
+    _warn(model.caveats)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
     complain(delays(model))
     latencies = Latencies()
+    cutting = Cutting(options.longest, options.pause, detector=options.detector)
     with (
         nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
         if name == STANDARD_INPUT
         else open_sound(Path(name)) as sound
     ):
         try:
-            for update in updates(model, sound, Cutting(options.longest, options.pause), int(channel), latencies):
+            for update in updates(model, sound, cutting, int(channel), latencies):
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:
@@ -222,8 +245,15 @@ def _stream(options: argparse.Namespace) -> None:
         complain(line)
 
 
+def _warn(caveats: list[str]) -> None:
+    for caveat in caveats:
+        complain(caveat)
+
+
 def _serve(options: argparse.Namespace) -> int:
-    from roundelay.api.transcribing import serve
+    need("serve", "serve")
+    check_packed(options.model)
+    from roundelay.api.serving import serve
 
     name = options.model.resolve().name
     return 128 + serve(

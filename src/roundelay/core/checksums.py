@@ -14,10 +14,11 @@ import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line, json_text, read_json, write_text
+from roundelay.core.files import json_line, json_text, open_regular, read_json, write_text
 
 KEY, OWN_CHECKSUM = "checksums", ""
 _METHOD, _BYTES = "blake2b", 16
@@ -38,8 +39,8 @@ def checksum(data: bytes) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """Checksum of a file's content, read piece by piece."""
-    with open(path, "rb") as file:
+    """Checksum of a regular file's content, read piece by piece."""
+    with open_regular(path) as file:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 
 
@@ -53,9 +54,14 @@ def write_checked_with(
     path: Path, value: Mapping[str, Any], sums: Mapping[str, str], *, one_line: bool = False
 ) -> None:
     """`write_checked` where the checksums of the files are known already."""
-    plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
-    whole = {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
+    whole = with_checksums(value, sums)
     write_text(path, json_line(whole) + "\n" if one_line else json_text(whole))
+
+
+def with_checksums(value: Mapping[str, Any], sums: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
+    """`value` as a JSON will have it, with these checksums of files and its own."""
+    plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
+    return {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
 
 
 def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[str, Any]:
@@ -89,6 +95,8 @@ def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
         raise Damaged(f"{path}: not an object of JSON. {remedy}".rstrip())
     sums = value.pop(KEY, None)
     if sums is None:
+        if any(isinstance(item, dict) and OWN_CHECKSUM in item for item in value.values()):
+            raise Damaged(f"{path}: damaged, its checksums have another name. {remedy}".rstrip())
         return value, {}
     if not isinstance(sums, dict) or sums.pop(OWN_CHECKSUM, None) != _own(value):
         raise Damaged(f"{path}: damaged, its checksum does not fit its content. {remedy}".rstrip())

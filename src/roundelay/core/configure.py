@@ -116,11 +116,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
     if dataclasses.is_dataclass(hint):
         return build(hint, {} if value is None else value, where)  # type: ignore[arg-type]
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        if len(kinds := [a for a in arguments if dataclasses.is_dataclass(a)]) > 1:
-            return _build_one_of(kinds, {} if value is None else value, where)
-        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+        return _of_several(arguments, value, where)
     if origin is Literal:
         if value not in arguments:
             near = did_you_mean(value, map(str, arguments)) if isinstance(value, str) else ""
@@ -141,6 +137,18 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
             raise UserError(f"{where} is {value!r}: expected key: value pairs.")
         return {str(key): _convert(arguments[1], item, _join(where, key)) for key, item in value.items()}
     return _scalar(hint, value, where)
+
+
+def _of_several(kinds: tuple[Any, ...], value: object, where: str) -> Any:
+    """A value of one of several types: null, a section, one of some words, or what the first other type says."""
+    if value is None and type(None) in kinds:
+        return None
+    if len(sections := [kind for kind in kinds if dataclasses.is_dataclass(kind)]) > 1:
+        return _build_one_of(sections, {} if value is None else value, where)
+    words = [kind for kind in kinds if get_origin(kind) is Literal]
+    if words and isinstance(value, str):
+        return _convert(words[0], value, where)
+    return _convert(next(kind for kind in kinds if kind is not type(None) and kind not in words), value, where)
 
 
 def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:

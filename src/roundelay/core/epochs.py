@@ -13,6 +13,7 @@ host larger or smaller than it would be.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
@@ -101,6 +102,22 @@ class EpochPlan:
     def examples_of(self, ranks: Sequence[int], first: int, end: int) -> int:
         """Number of examples that learners `ranks` draw in rounds `first` up to `end`, where all draw by round."""
         return sum(self.piece(r * self.learners + rank).frames for r in range(first, end) for rank in ranks)
+
+    def examples_between(self, first: int, end: int) -> int:
+        """Number of examples in rounds `first` up to `end`."""
+        before, after = (min(self.examples, round_ * self.minibatch) for round_ in (first, end))
+        if not self.shares:
+            return after - before
+        low, high = (sum(share.examples * at // self.examples for share in self.shares) for at in (before, after))
+        return high - low
+
+    @property
+    def orders(self) -> Sequence[range]:
+        """Ranks that draw from one order, for each order."""
+        if not self.shares:
+            return [range(self.learners)]
+        ends = list(accumulate(share.learners for share in self.shares))
+        return [range(end - share.learners, end) for share, end in zip(self.shares, ends, strict=True)]
 
     def share(self, rank: int) -> tuple[Share, int, int]:
         """The share that learner `rank` draws from, its rank among those who do, and the share's first position."""

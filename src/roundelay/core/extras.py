@@ -13,9 +13,13 @@ from roundelay.core.errors import UserError
 _SPEECH = ("kaldi_decoder", "kaldialign", "kaldifst", "soundfile")
 MODULES = {
     "demo": (*_SPEECH, "espeakng_loader"),
+    "detector": ("onnxruntime", "silero_vad"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
+    "hosts": ("cryptography",),
     "lhotse": (*_SPEECH, "lhotse"),
+    "serve": ("python_multipart", "starlette", "uvicorn", "websockets"),
     "speech": _SPEECH,
+    "tensorboard": ("tensorboard",),
 }
 """Modules of extras that are looked for before anything begins."""
 
@@ -30,8 +34,17 @@ def need(extra: str, who: str) -> None:
     Raises:
         UserError: some are not installed; names them, and how to install them.
     """
-    if missing := [module for module in MODULES[extra] if importlib.util.find_spec(module) is None]:
+    if missing := _missing_of(extra):
         raise _missing(missing, extra, who)
+
+
+def has(extra: str) -> bool:
+    """True if all packages of an extra are installed."""
+    return not _missing_of(extra)
+
+
+def _missing_of(extra: str) -> list[str]:
+    return [module for module in MODULES[extra] if importlib.util.find_spec(module) is None]
 
 
 def load(module: str, extra: str, who: str) -> Any:
@@ -43,9 +56,10 @@ def load(module: str, extra: str, who: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        if error.name != module:
+        package, _, _ = module.partition(".")
+        if error.name not in (module, package):
             raise
-        raise _missing([module], extra, who) from None
+        raise _missing([package], extra, who) from None
 
 
 @final

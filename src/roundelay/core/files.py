@@ -6,9 +6,11 @@ import json
 import math
 import os
 import shutil
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,6 +51,30 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """A file, opened to be read, if it is a regular one or a link to one: a pipe or a device in its place may never
+    end, and opening a pipe may wait for ever.
+
+    Raises:
+        OSError: it is missing, unreadable, or of another kind (`strerror` says which).
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    kind = stat.S_IFMT(os.fstat(handle).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(handle)
+        raise OSError(errno.EINVAL, f"not a file but {_KINDS.get(kind, 'something else')}", str(path))
+    return os.fdopen(handle, "rb")
+
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
 BYTE_ORDER_MARK = "\ufeff"
 """U+FEFF, put before UTF-8 text by some editors; it shows nowhere, and is no part of the first word."""
 MOST_TEXT = 1 << 30
@@ -83,7 +109,7 @@ def read_packed(path: Path, most: int) -> bytes:
         UserError: there are more.
         OSError, EOFError, zlib.error, gzip.BadGzipFile: it is missing, unreadable or damaged.
     """
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         data = (gzip.GzipFile(fileobj=file) if packed else file).read(most + 1)
@@ -96,11 +122,39 @@ def read_packed(path: Path, most: int) -> bytes:
 def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
     """`LINE: ...`, what to say of bytes that are no UTF-8 text: where, and what they may be."""
     line = data.count(b"\n", 0, error.start) + 1
+    if what := _kind_of(data):
+        return f"1: {what}"
     column = error.start - (data.rfind(b"\n", 0, error.start) + 1)
     return (
         f"{line}: not UTF-8 text (byte 0x{data[error.start]:02x}, at byte {column} of the line); if it is Latin-1, "
         "convert it with `iconv -f latin1 -t utf-8`"
     )
+
+
+_NO_TEXTS = {
+    **dict.fromkeys((b"RIFF", b"fLaC", b"OggS", b"ID3", b"NIST_1A", b"FORM", b"\xff\xfb"), "a recording"),
+    **dict.fromkeys((b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"7z\xbc\xaf"), "an archive"),
+    b"\x7fELF": "a program",
+    b"%PDF": "a PDF",
+    b"\x89PNG": "a picture",
+}
+
+
+def _kind_of(data: bytes) -> str:
+    """Kind of some bytes, where they are no text of one byte a character either; empty: they may be that."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "text in UTF-16, not UTF-8; convert it with `iconv -f utf-16 -t utf-8`"
+    for begin, what in _NO_TEXTS.items():
+        if data.startswith(begin):
+            return f"no text, but {what}; is it the right file?"
+    some = data[:4096]
+    zeros = some.count(0)
+    if 3 * zeros > len(some) and len({place % 2 for place, byte in enumerate(some) if not byte}) == 1:
+        ends = "le" if some[1:2] == b"\0" else "be"
+        return f"text in UTF-16, not UTF-8; convert it with `iconv -f utf-16{ends} -t utf-8`"
+    if zeros or 10 * sum(byte < 32 and byte not in b"\t\n\r\f" for byte in some) > len(some):
+        return "no text, but bytes; is it the right file?"
+    return ""
 
 
 def sweep(folder: Path) -> None:
@@ -113,6 +167,22 @@ def sweep(folder: Path) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
+
+
+_OURS = {
+    "packed.json": "a packed model",
+    "corpus.json": "a prepared corpus",
+    "align.json": "an alignment",
+    "model.json": "a run directory",
+    "events.jsonl": "a run directory",
+}
+
+
+def refuse_ours(out: Path) -> None:
+    """Raise a UserError if a folder, to be written for other programs, is one of ours: it would be neither then."""
+    for name, what in _OURS.items():
+        if (out / name).is_file():
+            raise UserError(f"{out} is {what} ({name} is in it): give --out another folder.")
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
@@ -164,7 +234,11 @@ def read_json(path: Path) -> Any:
         UserError: the file is missing or is not JSON; names file, line and column.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            data = file.read(MOST_TEXT + 1)
+        if len(data) > MOST_TEXT:
+            raise UserError(f"{path}: has more than {MOST_TEXT:,} bytes, the most that is read at once.")
+        return json.loads(data.decode())
     except FileNotFoundError:
         raise UserError(f"{path}: no such file.") from None
     except json.JSONDecodeError as error:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from roundelay.core.checksums import Damaged, read_sums, with_checksums
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
-from roundelay.core.parsing import parse_json
 from roundelay.core.records import known
 
 TRAINING, EVALUATING, STARTING = "training", "evaluating", "starting"
+_REMEDY = "Delete it; a living run writes it again."
 INTERRUPTED, RUN_FAILED, ENDED_WELL = "interrupted", "failed", "finished"
 
 
@@ -98,11 +99,13 @@ def read_live(exp: Path) -> Live | None:
     """
     path = exp / Live.FILE
     try:
-        return Live.from_json(parse_json(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
+        return Live.from_json(read_sums(path, _REMEDY)[0])
+    except Damaged:
+        if not path.exists():
+            return None
+        raise
     except (ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path}: not what a run writes ({error}). Delete it; a living run writes it again.") from error
+        raise UserError(f"{path}: not what a run writes ({error}). {_REMEDY}") from error
 
 
 def write_live(exp: Path, live: Live) -> None:
@@ -110,7 +113,7 @@ def write_live(exp: Path, live: Live) -> None:
     nobody asks. A disk that cannot be written is not for this to report: whatever matters is written elsewhere too."""
     temporary = exp / f".{Live.FILE}.{os.getpid()}.part"
     try:
-        temporary.write_text(json_line(live.to_json()) + "\n", encoding="utf-8")
+        temporary.write_text(json_line(with_checksums(live.to_json())) + "\n", encoding="utf-8")
         os.replace(temporary, exp / Live.FILE)
     except OSError:
         with suppress(OSError):

@@ -4,23 +4,32 @@ Every record has `kind` (the class, in snake case), `wall_s` (seconds since the 
 out) and `virtual_s` (simulated seconds, null on real learners). Units are in the names. Readers ignore fields they do
 not know, so fields may be added; none is renamed or given another meaning without raising SCHEMA.
 
+A record's last field is `crc32`, eight hexadecimal digits: the CRC-32 of its line without that field. `results.json`
+has `checksums` (see core/checksums.py). What earlier versions wrote has neither; only the types of its fields are held
+to this schema.
+
 A number that is NaN or infinite, such as the loss of a run that diverged, is written as null, which JSON has, and read
 as NaN wherever a field must be a number.
 """
 
 import dataclasses
+import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from roundelay.core.checksums import FileCheck, read_sums, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import json_line
+from roundelay.core.files import json_line, open_regular
 from roundelay.core.parsing import parse_json
 
 SCHEMA = 1
+EVENTS = "events.jsonl"
 PHONES_FILE = "phones.json"  # of a decoded split: phones of wrong words
 UTTERANCES_FILE = "utterances.jsonl"  # of a decoded split: words against words
 
@@ -81,6 +90,10 @@ class Segment(Record):
     learner_gathered: list[int] = field(default_factory=list)  # contributions that counted
     learner_late: list[int] = field(default_factory=list)  # contributions that came after their gathering had closed
     learner_left_out: list[int] = field(default_factory=list)  # contributions that the guard left out
+    # Frames of this segment that nobody trained, by the rank of the learner whose part they were (synchronous
+    # strategies), or of the first one of the host whose shards they are in; empty: none. What learners have trained in
+    # the segments of an epoch and what is missing from them is the epoch.
+    learner_missing: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +158,9 @@ class LearnerLost(Record):
     rank: int
     reason: str
     replaced: bool = False  # another was started in its place
-    frames_lost: int = 0  # trained since the last checkpoint, to be trained again: synchronous strategies
+    # Trained by all learners since the last checkpoint, to be trained again, where the run ends by it, or goes back.
+    # Where others go on, `learner_missing` of the segment says what nobody trains for want of it.
+    frames_lost: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +179,7 @@ class HostLost(Record):
     ranks: list[int]
     reason: str
     redrawn: int = 0  # minibatches it had drawn and not trained, which others drew again
-    missing: int = 0  # frames not trained in this epoch unless it came back: of shards of its own, or of its rounds
+    missing: int = 0  # frames of its learners' parts that nobody has trained in this segment, or since it came back
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,9 +264,28 @@ def kind_of(record: Record | type[Record]) -> str:
 BY_KIND: Mapping[str, type[Record]] = {kind_of(cls): cls for cls in RECORD_KINDS}
 
 
+_SUM = '"crc32"'
+_LAST_FIELD = re.compile(rb',("[^"]*"):"([^"]*)"}$')
+_EIGHT_DIGITS = re.compile(rb"[0-9a-f]{8}")
+
+
 def to_line(record: Record) -> str:
-    """One line of JSON; `kind` first."""
-    return json_line({"kind": kind_of(record), **dataclasses.asdict(record)})
+    """One line of JSON; `kind` first, `crc32` last."""
+    plain = json_line({"kind": kind_of(record), **dataclasses.asdict(record)})
+    return f'{plain[:-1]},{_SUM}:"{zlib.crc32(plain.encode()):08x}"}}'
+
+
+def _sum_fault(line: bytes) -> str:
+    """Return the fault of a line's checksum; empty where it fits, or where an earlier version wrote none."""
+    last = _LAST_FIELD.search(line)
+    if last is None:
+        return ""
+    name, value = last.groups()
+    if name == _SUM.encode():
+        fits = value == b"%08x" % zlib.crc32(line[: last.start()] + b"}")
+    else:
+        fits = _EIGHT_DIGITS.fullmatch(value) is None  # no other field ends a record so: it is the name that is damaged
+    return "" if fits else "its checksum does not fit its content"
 
 
 def from_mapping(value: Mapping[str, Any]) -> Record | None:
@@ -291,29 +325,86 @@ def read_events(path: Path) -> list[Record]:
     A last line cut short by a kill is dropped; the run that wrote it repeats that segment on resume.
 
     Raises:
-        UserError: missing file, or a broken line before the last one; names file and line.
+        UserError: missing file, or a damaged line; names file and line.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        with open_regular(path) as file:
+            lines = file.read().split(b"\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such file. Is {path.parent} a run directory?") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}). Restore the file.") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    last = lines.pop()
+    if last and not _cut_short(last):
+        lines.append(last)
     return list(_parse(path, lines))
 
 
-def _parse(path: Path, lines: list[str]) -> Iterator[Record]:
+def verify_events(folder: Path) -> Iterator[FileCheck]:
+    """Hold the lines of all logs of runs below `folder` to their checksums."""
+    for path in sorted(folder.rglob(EVENTS)):
+        try:
+            read_events(path)
+        except UserError as error:
+            yield FileCheck(path, str(error))
+        else:
+            yield FileCheck(path, "")
+
+
+def _cut_short(line: bytes) -> bool:
+    """True if a line without an end is a beginning of one: no JSON, and no JSON with something behind it."""
+    try:
+        json.loads(line)
+    except json.JSONDecodeError as error:
+        return error.msg != "Extra data"
+    except (ValueError, RecursionError):
+        return False
+    return False
+
+
+def _parse(path: Path, lines: list[bytes]) -> Iterator[Record]:
     for number, line in enumerate(lines, 1):
         try:
-            record = from_mapping(parse_json(line))
+            if fault := _sum_fault(line):
+                raise ValueError(fault)
+            if (record := from_mapping(parse_json(line))) is not None:
+                check(record)
+                yield record
         except (ValueError, TypeError, AttributeError) as error:
-            if number == len(lines):
-                return
             raise UserError(
-                f"{path}:{number}: not a record ({error}). Restore the file or start a new run directory."
+                f"{path}:{number}: damaged, not a record ({error}). Restore the file; or delete the line, and what it "
+                "told is missing."
             ) from error
-        if record is not None:
-            yield record
+
+
+def check(record: "Record | Results | WordErrors") -> None:
+    """Hold every field to its declared type: JSON that somebody edited may hold anything.
+
+    Raises:
+        ValueError: one has another; says which.
+    """
+    cls: type = type(record)
+    hints = _hints(cls)
+    for one in dataclasses.fields(record):
+        value = getattr(record, one.name)
+        if not _fits(value, hints[one.name]):
+            shown = repr(value) if len(repr(value)) < 40 else repr(value)[:40] + "..."
+            raise ValueError(f"{one.name} is {shown}, which it cannot be")
+
+
+def _fits(value: object, hint: Any) -> bool:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, argument) for argument in arguments)
+    if origin is list:
+        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
+    if hint is float and isinstance(value, int):
+        return abs(value) < 1 << 1000  # beyond, float() overflows
+    if hint is int and isinstance(value, int):
+        return abs(value) < 1 << 63  # no count is larger, and sums and means of larger ones overflow
+    return isinstance(value, hint)
 
 
 def of_kind(records: Iterable[Record], cls: type[R]) -> list[R]:
@@ -398,3 +489,31 @@ class Results:
         fields = known(cls, value)
         fields["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
         return cls(**fields)
+
+    def write(self, exp: Path) -> None:
+        """Write `results.json` into the run directory `exp`."""
+        write_checked(exp / self.FILE, self.to_json())
+
+    @classmethod
+    def read(cls, exp: Path) -> "Results":
+        """The `results.json` of the run directory `exp`.
+
+        Raises:
+            UserError: it is missing or damaged; says where.
+        """
+        path = exp / cls.FILE
+        told, _ = read_sums(path, "Restore it; or delete it, and `roundelay train` writes it again.")
+        try:
+            results = cls.from_json(told)
+            check(results)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise UserError(f"{path}: not the results of a run ({error}). Restore the file.") from None
+        for split, errors in results.wer.items():
+            for name, some in ((split, errors), *((f"{split} {part}", e) for part, e in errors.subsets.items())):
+                try:
+                    check(some)
+                except ValueError as error:
+                    raise UserError(f"{path}: wer of {name!r}: {error}. Restore the file.") from None
+                if some.interval is not None and len(some.interval) != 2:
+                    raise UserError(f"{path}: wer of {name!r}: the interval has not two ends. Restore the file.")
+        return results

@@ -20,7 +20,7 @@ from roundelay import __version__
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.core.files import atomic_write, json_text, write_json, write_text
+from roundelay.core.files import atomic_write, json_text, refuse_ours, write_json, write_text
 from roundelay.core.streams import stream
 from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import with_scanned_lstms
@@ -81,6 +81,7 @@ def export(source: Path | str, out: Path | str, to: Kind = "onnx") -> Exported:
         UserError: no trained model is there; a package is missing; the model cannot be exported, or what was written
             differs from it.
     """
+    refuse_ours(Path(out))
     if to != "torch":
         need("export", f"export {to}")
     if to == "sherpa" and is_packed(Path(source)):

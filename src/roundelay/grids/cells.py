@@ -10,10 +10,11 @@ from typing import Any
 
 from roundelay.core.configure import plain, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.core.folders import RECIPE
 from roundelay.recipes.kept import with_kept_order
 from roundelay.recipes.recipe import Recipe, as_it_was, complete
 from roundelay.reports.series import configuration_name
-from roundelay.run_directory import RECIPE, same_training
+from roundelay.run_directory import same_training
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
 

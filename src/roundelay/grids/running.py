@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from roundelay.acoustic import make_job
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
 from roundelay.grids.cells import Cell, Directories
@@ -154,7 +153,7 @@ class _CellWork:
 
 
 def _results(cell: Cell) -> Results:
-    return Results.from_json(read_json(cell.exp / Results.FILE))
+    return Results.read(cell.exp)
 
 
 def _said(cell: Cell) -> str:

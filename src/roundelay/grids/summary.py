@@ -153,7 +153,7 @@ def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> Pa
     meanings = [
         "who talks to whom, and how many learners",
         *grid.axes,
-        *(column.meaning for column in means(comparison)),
+        *(column.meaning for column in means(comparison, seeds=True)),
     ]
     caption = f"Means over seeds ± standard deviation of one run. Minibatch: {grid.about_minibatch}."
     return PageTable(caption, rows, meanings)

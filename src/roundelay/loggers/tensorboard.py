@@ -1,11 +1,12 @@
 """Curves for TensorBoard, in the folder `tensorboard` of a run's directory."""
 
 import errno
+from collections.abc import Callable
 from contextlib import suppress
-from typing import final
+from importlib import import_module
+from typing import Any, final
 
-from torch.utils.tensorboard import SummaryWriter
-
+from roundelay.core.extras import has
 from roundelay.core.records import Decoded, Record
 from roundelay.loggers.base import LoggedRun, Logger, Scalars
 
@@ -14,18 +15,20 @@ CURVES = "tensorboard"
 
 @final
 class TensorBoard(Logger):
-    """Every run has one. On a full disk its thread ends, and with it the curves of this call, for the log has them
-    too."""
+    """Every run has one, where the package is installed. On a full disk its thread ends, and with it the curves of this
+    call, for the log has them too."""
 
-    def __init__(self) -> None:
-        self._writer: SummaryWriter | None = None
-        self._scalars = Scalars()
+    def __init__(self, tell: Callable[[str], None] = lambda _: None) -> None:
+        self._writer: Any = None
+        self._scalars, self._tell = Scalars(), tell
 
     def begin(self, run: LoggedRun) -> None:
         self.close()
         self._scalars = Scalars(run.frames or 0)
         resumed = 0 if run.frames is None else run.frames + 1  # what was said of later frames is said again
-        self._writer = SummaryWriter(str(run.exp / CURVES), purge_step=resumed)
+        self._writer = _writer(run, purge_step=resumed) if has("tensorboard") else None
+        if self._writer is None:
+            self._tell("no curves for TensorBoard, which is not installed: pip install 'roundelay[tensorboard]'")
 
     def log(self, record: Record) -> None:
         frames, numbers = self._scalars.of(record)
@@ -49,10 +52,16 @@ class TensorBoard(Logger):
             self._writer = None
 
 
+def _writer(run: LoggedRun, **options: Any) -> Any:
+    return import_module("torch.utils.tensorboard").SummaryWriter(str(run.exp / CURVES), **options)
+
+
 def draw_word_errors(run: LoggedRun, record: Decoded) -> None:
     """Add the word error rate of a split to the curves of a run that was decoded."""
+    if not has("tensorboard"):
+        return
     with suppress(OSError):  # results.json has it
-        writer = SummaryWriter(str(run.exp / CURVES))
+        writer = _writer(run)
         for name, value in Scalars().of(record)[1].items():
             writer.add_scalar(name, value, run.frames or 0)
         writer.close()

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from roundelay import __version__
-from roundelay.core.files import read_json
 from roundelay.core.records import Results
 from roundelay.packed.decoded import DecodedRuns, Run
 from roundelay.run_directory import commit
@@ -151,8 +150,7 @@ def errors_of(summary: Summary) -> dict[str, Any]:
 
 def _run(exp: Path, network: str, weight: float) -> dict[str, Any]:
     told: dict[str, Any] = {"name": exp.resolve().name, "weight": weight, "network": network}
-    path = exp / Results.FILE
-    results = Results.from_json(read_json(path)) if path.is_file() else None
+    results = Results.read(exp) if (exp / Results.FILE).is_file() else None
     return told | {
         "strategy": results.label if results else "unknown",
         "learners": results.learners if results else 0,

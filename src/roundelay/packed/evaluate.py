@@ -4,8 +4,9 @@ OUT/SPLIT/   as `roundelay decode` writes it: ref.trn, hyp.trn, groups.json, ref
              evaluation.json. Of utterances without transcripts hyp.trn and hyp.ctm alone
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from roundelay.packed.card import errors_of
 from roundelay.packed.hearing import PieceFeatures, Statistics
 from roundelay.packed.model import Model, Transcript
 from roundelay.packed.speech_data import SpeechData
+from roundelay.packed.transcripts import in_words_of
 from roundelay.speech.audio.reading import read_audio
+from roundelay.speech.corpus.cleaned import CleanedSplits, by_kind
 from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.lexicon.lexicon import NearWords, bare
+from roundelay.speech.data.problems import LeftOut
+from roundelay.speech.lexicon.cleaning import Kind
+from roundelay.speech.lexicon.lexicon import NearWords
 from roundelay.speech.prepared import has_words
 from roundelay.speech.scoring.alignment.groups import GENDERS, Group, by_gender, by_speaker
 from roundelay.speech.scoring.formats.ctm import write_ctm
@@ -42,15 +47,15 @@ class Evaluating:
         workers: processes; 0: one a core.
         ignore_case: whether words that differ by upper and lower case alone are the same.
         times: whether to give words times and confidences, which takes as long as the search again.
-        clean_transcripts: whether transcripts are spelled as the model's words are, in their case and without
-            punctuation.
+        clean_transcripts: whether transcripts are written in the model's words, in their case, without punctuation and
+            marks of noises; None: as those of the model's own corpus were.
     """
 
     out: Path | None = None
     workers: int = 0
     ignore_case: bool = False
     times: bool = True
-    clean_transcripts: bool = False
+    clean_transcripts: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,9 @@ class Evaluated:
         unknown: reference words that the model does not know.
         other_case: those of them that it knows in another case.
         punctuated: those of them that it knows without punctuation at their ends, in whatever case.
+        unknown_words: how often each of them is said, the most frequent first.
+        changes: what was changed in transcripts, by kind.
+        left_out: utterances whose transcripts cannot be scored, with reasons.
     """
 
     split: str
@@ -74,6 +82,9 @@ class Evaluated:
     unknown: int
     other_case: int
     punctuated: int = 0
+    unknown_words: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[Kind, int] = field(default_factory=dict)
+    left_out: Sequence[LeftOut] = ()
 
 
 def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:
@@ -83,6 +94,9 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
     Raises:
         UserError: audio that cannot be used; some utterances of a split have words, and others not.
     """
+    changed: Mapping[str, CleanedSplits] = {}
+    if model.packed.cleaned if options.clean_transcripts is None else options.clean_transcripts:
+        data, changed = in_words_of(model, data)
     for split, utterances in data.splits.items():
         said = has_words(split, utterances)
         progress.start(f"recognising {split}", len(utterances))
@@ -93,7 +107,7 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
                 _write_words(options.out / split, found, utterances)
             yield Evaluated(split, len(utterances), None, {}, {}, 0, 0)
             continue
-        yield _scored(model, split, utterances, found, options)
+        yield _scored(model, (split, utterances), found, options, changed.get(split))
 
 
 def _recognised(
@@ -120,26 +134,27 @@ def _recognised(
             yield speaker, mine, model.statistics([*mine, *rest], exact=True)
 
     done: dict[str, Transcript] = {}
-    for speaker, transcripts in model.recognise_features(features(), options.workers, progress, times=options.times):
+    for speaker, transcripts in model.recognise_features(
+        features(), options.workers, progress, times=options.times, believing=lambda _: "all"
+    ):
         done |= dict(zip((u.id for u in speakers[speaker]), transcripts, strict=True))
     return {u.id: done[u.id] for u in utterances}
 
 
 def _scored(
-    model: Model, split: str, utterances: Sequence[Utterance], found: Mapping[str, Transcript], options: Evaluating
+    model: Model,
+    what: tuple[str, Sequence[Utterance]],
+    found: Mapping[str, Transcript],
+    options: Evaluating,
+    clean: CleanedSplits | None,
 ) -> Evaluated:
+    split, utterances = what
     said = {u.id: u.words for u in utterances}
     heard = {name: list(transcript.words) for name, transcript in found.items()}
     near = NearWords(model.lexicon)
-    if options.ignore_case or options.clean_transcripts:
+    if options.ignore_case:
         folded = {word.casefold(): word for word in model.lexicon.words}
-
-        def spelled(word: str) -> str:
-            if options.clean_transcripts:
-                return word if word in model.lexicon else near.get(word) or near.in_case(bare(word))
-            return folded.get(word.casefold(), word)
-
-        said = {name: [*filter(None, map(spelled, words))] for name, words in said.items()}
+        said = {name: [folded.get(word.casefold(), word) for word in words] for name, words in said.items()}
         utterances = [replace(u, text=" ".join(said[u.id])) for u in utterances]
     result = score(said, heard)
     unknown = [word for words in said.values() for word in words if word not in model.lexicon]
@@ -155,6 +170,9 @@ def _scored(
         len(unknown),
         sum(word.casefold() in folds for word in unknown),
         sum(word.casefold() not in folds and near.get(word) is not None for word in unknown),
+        dict(Counter(unknown).most_common()),
+        by_kind(clean.changes) if clean else {},
+        clean.left_out if clean else (),
     )
     if options.out is not None:
         folder = options.out / split
@@ -178,6 +196,8 @@ def _told(model: Model, evaluated: Evaluated) -> dict[str, Any]:
         "search": model.card["search"],
         **errors_of(evaluated.summary),
         "unknown_words": evaluated.unknown,
+        "cleaned": dict(evaluated.changes),
+        "left_out": [one.reason for one in evaluated.left_out],
         "groups": {name: errors_of(part) for name, part in evaluated.groups.items()},
         "speakers": {name: errors_of(Summary(part, None)) for name, part in evaluated.speakers.items()},
     }

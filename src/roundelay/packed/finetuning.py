@@ -7,7 +7,7 @@ settings of the search stay. The new folder appears whole or not at all.
 
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,9 +26,11 @@ from roundelay.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
 from roundelay.packed.making import new_folder, refuse_existing
 from roundelay.packed.model import Model, load_model
 from roundelay.packed.rewording import Rewording, reword
-from roundelay.packed.said_words import in_words_of, known_words, new_words, with_said_words
+from roundelay.packed.said_words import new_words, with_said_words
 from roundelay.packed.small_steps import SmallSteps, TrainedOn, train_on
 from roundelay.packed.speech_data import SpeechData
+from roundelay.packed.transcripts import in_words_of, known_words
+from roundelay.speech.corpus.cleaned import CleanedSplits
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.trained import MODEL, MODEL_META, AcousticModel
@@ -88,18 +90,18 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
     """
     refuse_existing(options.out)
     read_packed(source)
-    utterances = [u for some in data.splits.values() for u in some if not u.copied]
     with tempfile.TemporaryDirectory() as scratch, new_folder(options.out) as folder:
         if options.words is not None:
             reword(source, Rewording(Path(scratch) / "own", options.words), progress)
             source = Path(scratch) / "own"
         model = load_model(source)
-        remarks = _rates(utterances, model.sample_rate)
+        data, changed = in_words_of(model, data)
+        utterances = [u for some in data.splits.values() for u in some if not u.copied]
+        remarks = [*_rates(utterances, model.sample_rate), *_rewritten(changed)]
         heard = HeardSpeech.of(model, data, utterances, progress)
         if not any(u.words for u in utterances):
             heard, said = _transcribed(model, heard, options.confidence, progress)
             remarks.append(said)
-        heard = in_words_of(model, heard)
         if new := new_words(model, heard.utterances):
             source, said = with_said_words(model, new, Path(scratch), progress)
             remarks.append(said)
@@ -118,6 +120,12 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
 
 
 # Speech and its words -------------------------------------------------------------------------------------------------
+
+
+def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
+    """Remarks on utterances that are not trained on because of their transcripts."""
+    gone = [one.reason for clean in changed.values() for one in clean.left_out]
+    return [f"{counted(len(gone), 'utterance')} left out for what is written of it:\n{listing(gone)}"] if gone else []
 
 
 def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
@@ -150,7 +158,7 @@ def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress
     progress.start("transcribing", len(heard.utterances))
     kept: list[tuple[int, str]] = []
     for place, (utterance, features) in enumerate(zip(heard.utterances, heard.features, strict=True)):
-        found = model.of_features(features, heard.statistics[utterance.speaker])
+        found = model.of_features(features, heard.statistics[utterance.speaker], believing="all")
         sure = sum(word.confidence or 0.0 for word in found.timed) / max(1, len(found.timed))
         if found.words and found.complete and sure >= least:
             kept.append((place, found.text))

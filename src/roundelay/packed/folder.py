@@ -9,6 +9,7 @@ MODEL/lexicon.txt       the words that can be recognised; dropped.txt and guesse
 MODEL/dictionary.txt    all pronunciations that were known when the graph was made
 MODEL/g2p.json.gz       pronunciations by spelling, if the dictionary was large enough to learn them from
 MODEL/rescore           a large language model for a second pass, if there was one
+MODEL/evidence.json     what words that were said are like, and how true confidences are; none of earlier versions
 MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md: for people
 """
 
@@ -19,11 +20,16 @@ from pathlib import Path
 from roundelay.core.checksums import Damaged, check_file, file_checksum, read_sums, write_checked
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.core.folders import PACKED, check_packed
+from roundelay.speech.decode.evidence import Evidence
 from roundelay.speech.decode.parallel import Search
 from roundelay.speech.features.parts import FeatureConfig
+from roundelay.speech.search.beam import FEWEST_ACTIVE
 from roundelay.speech.trained import MODEL_META
 
-PACKED, CARD, README = "packed.json", "card.json", "README.md"
+CARD, README = "card.json", "README.md"
+EVIDENCE_FILE = "evidence.json"
 DICTIONARY, G2P, RESCORE = "dictionary.txt", "g2p.json.gz", "rescore"
 PACKED_VERSION = 1
 REMEDY = "Copy the folder again from where it was whole, or pack it again with `roundelay pack`."
@@ -46,6 +52,18 @@ class PackedNetwork:
     usual_mean: tuple[float, ...]
     usual_std: tuple[float, ...]
 
+    def __post_init__(self) -> None:
+        within("weight", self.weight, 0.0, 1e3)
+        for mean in self.usual_mean:
+            within("usual_mean", mean, -1e6, 1e6)
+        for deviation in self.usual_std:
+            within("usual_std", deviation, 0.0, 1e6)
+        for part in self.features.filterbanks:
+            within("num_bins", part.fbank.num_bins, 1, 1000)
+            within("frame_length_ms", part.fbank.frame_length_ms, 1, 1000)
+            within("frame_shift_ms", part.fbank.frame_shift_ms, 1, 1000)
+            within("preemphasis", part.fbank.preemphasis, -1, 1)
+
 
 @dataclass(frozen=True)
 class PackedSearch:
@@ -63,6 +81,15 @@ class PackedSearch:
     silence_probability: float
     blank_cost: float = 0.0
 
+    def __post_init__(self) -> None:
+        within("scale", self.scale, 1e-4, 1e4)
+        within("word_cost", self.word_cost, -1e3, 1e3)
+        within("beam", self.beam, 1e-3, 1e3)
+        within("max_active", self.max_active, FEWEST_ACTIVE + 1, 10_000_000)
+        within("lattice_beam", self.lattice_beam, 1e-3, 1e3)
+        within("silence_probability", self.silence_probability, 1e-9, 1 - 1e-9)
+        within("blank_cost", self.blank_cost, -1e3, 1e3)
+
     def search(self, times: bool) -> Search:
         """The search, with times and confidences of the words or without."""
         return Search(
@@ -79,6 +106,8 @@ class PackedModel:
         rescored: whether a second pass with the language model in the file `rescore` belongs to it.
         silence: the name that its lexica have for silence, where columns are units.
         below: checksums of files in folders below, by path; those beside packed.json are in its `checksums`.
+        cleaned: whether the transcripts of its corpus were rewritten in the dictionary's words
+            (`prepare --clean-transcripts`), so that those it is compared with must be too.
     """
 
     sampling_rate: int
@@ -89,6 +118,20 @@ class PackedModel:
     silence: str = ""
     below: Mapping[str, str] = field(default_factory=dict)
     version: int = PACKED_VERSION
+    cleaned: bool = False
+
+    def __post_init__(self) -> None:
+        within("sampling_rate", self.sampling_rate, 1000, 192_000)
+
+
+def within(name: str, value: float, least: float, most: float) -> None:
+    """Hold a setting to what it can be.
+
+    Raises:
+        UserError: it is less or more, or no number.
+    """
+    if not least <= value <= most:
+        raise UserError(f"{name} is {value:g}: expected {least:g} to {most:g}.")
 
 
 def is_packed(folder: Path) -> bool:
@@ -114,8 +157,7 @@ def read_packed(folder: Path) -> PackedModel:
     Raises:
         UserError: not a packed model, or one of a later version; a file is missing or damaged (names it).
     """
-    if not is_packed(folder):
-        raise UserError(f"{folder}: {_instead(folder)}")
+    check_packed(folder)
     path = folder / PACKED
     told, sums = read_sums(path, REMEDY)
     version = told.get("version")
@@ -127,7 +169,10 @@ def read_packed(folder: Path) -> PackedModel:
         )
     if not sums:
         raise Damaged(f"{path}: damaged: it has no checksums. {REMEDY}")
-    model = build(PackedModel, told, str(path))
+    try:
+        model = build(PackedModel, told)
+    except UserError as error:
+        raise UserError(f"{path}: {error} {REMEDY}") from None
     for name, expected in sums.items():
         check_file(folder / name, expected, PACKED, REMEDY)
     for network in model.networks:
@@ -136,10 +181,11 @@ def read_packed(folder: Path) -> PackedModel:
     return model
 
 
-def _instead(folder: Path) -> str:
-    """A sentence on what the folder is, where it is no packed model."""
-    if not folder.exists():
-        return "no such folder. Give one that `roundelay pack` made."
-    if (folder / "recipe.yaml").is_file():
-        return f"a run directory, not a packed model. Pack it first: roundelay pack {folder} --out MODEL"
-    return f"not a packed model (no {PACKED} in it). Give a folder that `roundelay pack` made."
+def read_evidence(folder: Path) -> Evidence | None:
+    """Read the evidence of words that were said; None where an earlier version packed it.
+
+    Raises:
+        UserError: the file is not one that `roundelay pack` writes.
+    """
+    path = folder / EVIDENCE_FILE
+    return build(Evidence, read_json(path), str(path)) if path.is_file() else None

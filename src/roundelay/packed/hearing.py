@@ -13,7 +13,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.packed.folder import PackedNetwork
-from roundelay.speech.features.fbank import fbank
+from roundelay.speech.features.fbank import band_centres, fbank
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.speaker_sums import SpeakerSums
 from roundelay.speech.features.store import FeatureStore, SpeakerStats, StoredPart
@@ -24,6 +24,7 @@ Float32 = npt.NDArray[np.float32]
 
 ENOUGH_FRAMES = 500
 """Frames of a speaker that say enough of how they speak: five seconds. Of fewer, what is missing is made up."""
+_TELEPHONE = 3400.0  # Hz
 _ONLY = "speech"  # name of the utterance, and of its speaker, in a store of one
 
 
@@ -74,6 +75,11 @@ class Hearing:
         wave = torch.from_numpy(samples)
         found = [fbank(wave, rate, part.fbank).numpy() for part in self.features.filterbanks]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+    def telephone(self, features: Float32, rate: int) -> Float32:
+        """(T, B) log mel energies of what a telephone lets through, of features (T, F)."""
+        bank = self.features.filterbanks[0].fbank
+        return features[:, : max(2, int((band_centres(bank, rate) <= _TELEPHONE).sum()))]
 
     def statistics(self, pieces: Sequence[Float32], exact: bool) -> tuple[Float32, Float32]:
         """Mean and standard deviation over all frames of the pieces; unless `exact`, made up where they are few."""

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from os import getpid
 from pathlib import Path
 
@@ -11,15 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay import __version__
-from roundelay.core.configure import build
+from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, sweep, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
+from roundelay.core.streams import stream
+from roundelay.packed.calibrating import MOST_SECONDS, CalibrationSpeech, calibrated
 from roundelay.packed.card import Card, Vocabulary, card_of
 from roundelay.packed.decoded import DecodedRuns, Run, decoded_for
 from roundelay.packed.folder import (
     CARD,
     DICTIONARY,
+    EVIDENCE_FILE,
     G2P,
     README,
     RESCORE,
@@ -29,9 +33,12 @@ from roundelay.packed.folder import (
     checksum_below,
     write_packed,
 )
+from roundelay.packed.hearing import PieceFeatures
+from roundelay.packed.model import load_model
 from roundelay.recipes.recipe import Recipe
 from roundelay.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of, second_model
-from roundelay.recognition.loglikelihoods import EnsembleMember, Models, ensemble, words_said
+from roundelay.recognition.loglikelihoods import TUNING_SPLIT, EnsembleMember, Models, ensemble, words_said
+from roundelay.speech.decode.evidence import longest_phones
 from roundelay.speech.decode.graphs.ctc import CtcGraph
 from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay.speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESSED_FILE, LEXICON_FILE, LM_FILE
@@ -39,7 +46,7 @@ from roundelay.speech.decode.lm.vocabulary import read_dictionary
 from roundelay.speech.features.fbank import FbankConfig
 from roundelay.speech.features.parts import FeatureConfig, only_fbank
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.hmm.alignment import TREE
+from roundelay.speech.hmm.alignment import TREE, Alignment
 from roundelay.speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay.speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay.speech.prepared import TRAIN, Corpus, load_corpus
@@ -104,8 +111,34 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
         made_by = f"roundelay {__version__}"
         rate, search = _one_rate(members), _search(found, recipe)
         rescored, silence = recipe.decode.rescored, own.lexicon.silence if recipe.unaligned else ""
-        write_packed(folder, PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below))
+        packed = PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below, cleaned=own.cleaned)
+        write_packed(folder, packed)
+        speech = _calibration_speech(recipe, own, members)
+        write_json(folder / EVIDENCE_FILE, plain(calibrated(load_model(folder), speech, progress)))
+        write_packed(folder, packed)
     return card
+
+
+def _calibration_speech(recipe: Recipe, own: Corpus, members: Sequence[EnsembleMember]) -> CalibrationSpeech:
+    """Speech of the corpus that the evidence is learnt of: an even choice of the training utterances, and held-out ones
+    with transcripts."""
+    first = members[0].store
+    training = [u.id for u in own.splits[TRAIN] if u.id in first]
+    order = stream(0, "evidence", "training").permutation(len(training))
+    held_out, seconds = [], 0.0
+    for utterance in own.splits.get(TUNING_SPLIT, ()):
+        if not utterance.words or utterance.copied or any(utterance.id not in m.store for m in members):
+            continue
+        held_out.append((partial(_stored, members, utterance.id), utterance.words))
+        if (seconds := seconds + utterance.duration) > MOST_SECONDS:
+            break
+    shift = config_of(first).frames.frame_shift_ms / 1000
+    longest = {} if recipe.unaligned else longest_phones(Alignment.load(recipe.aligned), shift)
+    return CalibrationSpeech((first.get(training[n]) for n in order), held_out, longest)
+
+
+def _stored(members: Sequence[EnsembleMember], utterance: str) -> PieceFeatures:
+    return PieceFeatures(tuple(np.asarray(member.store.get(utterance)) for member in members))
 
 
 def _check_graph(exp: Path, recipe: Recipe) -> None:

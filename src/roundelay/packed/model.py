@@ -2,41 +2,60 @@
 
     model = load_model(Path("MODEL"))
     model.recognise(samples).text
+    model.transcribe("talk.mp3").text
 
 Legend: N samples, T frames (rows of scores, of which a model with subsampling has fewer), S columns: tied states, or
 units and a blank.
 """
 
+import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, Literal, final
 
+import numpy as np
+import numpy.typing as npt
+
+import roundelay
 from roundelay.core.checksums import file_checksum
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.files import read_json
+from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
 from roundelay.packed.columns import packed_columns
-from roundelay.packed.folder import CARD, PACKED, REMEDY, RESCORE, PackedModel, read_packed
+from roundelay.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
 from roundelay.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
 from roundelay.speech.data.processes import start_workers
-from roundelay.speech.decode.confidence import Pronouncing
+from roundelay.speech.decode.confidence import Pronouncing, aligned_words
+from roundelay.speech.decode.evidence import Evidence, FoundWord, cepstra, measured, too_long
 from roundelay.speech.decode.graphs.base import Columns
-from roundelay.speech.decode.graphs.graph import Graph, load_graph
+from roundelay.speech.decode.graphs.graph import WORDS_FILE, Graph, load_graph
 from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
+from roundelay.speech.decode.graphs.transducers import BACKOFF
 from roundelay.speech.decode.lm.given import load_model as load_language_model
+from roundelay.speech.decode.lm.ngram import BEGIN, END
 from roundelay.speech.decode.parallel import Decoders, decoder_here
 from roundelay.speech.decode.rescore import rescorer_of
+from roundelay.speech.hmm.alignment import TREE
 from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.speech.trained import load_model as load_network
+from roundelay.speech.units.base import BLANK
+from roundelay.speech.units.states import FURTHER
+
+Float64 = npt.NDArray[np.float64]
+
+if TYPE_CHECKING:
+    from roundelay.transcription.transcribing import Finished
 
 _JOB_FRAMES = 3000  # handed to a worker at once
+_TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # classes of Unicode's bidirectional algorithm
 _ONLY = "speech"  # name of an utterance that has none
 
 
@@ -61,12 +80,34 @@ class Transcript:
         return " ".join(self.words)
 
 
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """Words that a search found in a piece.
+
+    Attributes:
+        places: where each of them was found; empty, if there is too little sound for all of them.
+        measures: (words, 4) what speaks for each, see `MEASURES`; None where the model does not say.
+    """
+
+    transcript: Transcript
+    places: Sequence[FoundWord]
+    measures: Float64 | None
+
+
+Believing = Literal["said", "lasting", "all"]
+"""Words of a search that are taken for said: those that evidence speaks for, with confidences made true
+(speech/decode/evidence.py); those that do not last impossibly long; all, as `roundelay decode` has them."""
 Recording = tuple[str, Sequence[Float32]]
 """A name, and pieces of one speaker's speech: samples (N,) each."""
 
 
+def _said(name: str) -> Believing:
+    del name
+    return "said"
+
+
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes.
 
@@ -75,6 +116,7 @@ class Model:
         packed: what its packed.json says.
         hearings: its networks.
         card: corpus, runs, word errors and licence, as card.json has them.
+        evidence: what it knows of words that were said; None where an earlier version packed it.
     """
 
     folder: Path
@@ -82,6 +124,32 @@ class Model:
     hearings: tuple[Hearing, ...]
     graph: Graph
     card: Mapping[str, Any]
+    evidence: Evidence | None = None
+
+    def __repr__(self) -> str:
+        corpus, words = self.card.get("corpus", {}), self.card.get("vocabulary", {}).get("words", 0)
+        networks = " and ".join(str(run["network"]) for run in self.card.get("runs", ())) or "a network"
+        rates = [f"{split} {one['wer']:.2f} % words wrong" for split, one in self.card.get("word_errors", {}).items()]
+        return (
+            f"<model {self.folder}: {words:,} words, audio at {self.sample_rate:,} Hz\n"
+            f" {networks}, trained on {corpus.get('name', 'speech')}, {corpus.get('hours', 0.0):.3g} hours\n"
+            f" {', '.join(rates) or 'no word errors counted'}>"
+        )
+
+    def transcribe(self, recording: Path | str) -> "Finished":
+        """Recognise one recording of any kind and length; `text` of what is returned has its words.
+
+        `roundelay.transcribe` takes several, and options.
+
+        Raises:
+            UserError: there is no such file, or no audio in it that can be used.
+        """
+        found = roundelay.transcribe(self, recording)
+        if len(found) != 1:
+            raise UserError(f"{recording}: {len(found)} recordings; `roundelay.transcribe` takes several.")
+        if found[0].problem:
+            raise UserError(found[0].problem)
+        return found[0]
 
     @property
     def sample_rate(self) -> int:
@@ -99,6 +167,16 @@ class Model:
         """Statistics of the average training speaker, before anything is known of who speaks."""
         return Statistics(tuple(hearing.usual for hearing in self.hearings))
 
+    @property
+    def caveats(self) -> list[str]:
+        """Sentences on what it does not do as models of this version do."""
+        if self.evidence is not None:
+            return []
+        return [
+            f"{self.folder}: packed by a version that did not learn to tell words from noise, and noise that comes and "
+            "goes may become words. Pack its run again"
+        ]
+
     @cached_property
     def digest(self) -> str:
         """Checksum of packed.json, and so of everything in the folder: equal for equal models only."""
@@ -114,6 +192,13 @@ class Model:
         """The columns of its scores."""
         return packed_columns(self.folder, self.packed, self.hearings[0].model.units)
 
+    @cached_property
+    def _quiet(self) -> list[int]:
+        """Columns in which nobody speaks, where they are units: the blank, or those of silence."""
+        units, silence = self.hearings[0].model.units, self.columns.phones[0]
+        assert units is not None
+        return [n for n, name in enumerate(units.columns) if name in (BLANK, silence, silence + FURTHER)]
+
     @property
     def gives_times(self) -> bool:
         """True if it says when words begin and end; models of units and a blank do not."""
@@ -125,6 +210,13 @@ class Model:
         if not isinstance(self.columns, TiedStates):
             return None
         tying, probability = self.columns.tying, self.packed.search.silence_probability
+        known = self.lexicon.pronunciations.keys() | {BACKOFF, BEGIN, END}
+        if missing := [word for word in self.graph.words[1:] if word not in known]:
+            raise UserError(f"{self.folder / LEXICON_FILE}: lacks {missing[0]!r}, which the graph has. {REMEDY}")
+        if tying.num_pdfs != (columns := self.graph.num_pdfs):
+            raise UserError(
+                f"{self.folder / TREE}: has {tying.num_pdfs} tied states, and the graph {columns} columns. {REMEDY}"
+            )
         return Pronouncing(self.lexicon.in_phones(tying.phones), tying, probability, self.frame_seconds)
 
     @cached_property
@@ -174,14 +266,45 @@ class Model:
         return total
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
-        """The words of log-likelihoods (T, S)."""
-        if not len(scores):
-            return Transcript()
+        """The words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
+        return self._searched(scores, times)[0] if len(scores) else Transcript()
+
+    def _searched(self, scores: Float32, times: bool) -> tuple[Transcript, Sequence[int]]:
+        """The words; and the column of each frame on their path, where there is one path."""
         times = times and self.gives_times
         batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times))
         found = batch.hypotheses[_ONLY]
         timed = batch.details[_ONLY].timed if times else ()
-        return Transcript(found.words, timed, found.reached_final)
+        return Transcript(found.words, timed, found.reached_final), found.pdfs
+
+    def examined(self, features: PieceFeatures, statistics: Statistics, *, times: bool = True) -> Examined:
+        """The words that the search finds in a piece, and what speaks for each of them."""
+        scores = self.scores(features, statistics)
+        transcript, path = self._searched(scores, times)
+        places = self._places(transcript.words, path, scores) if transcript.words else ()
+        return Examined(transcript, places, self._measures(places, scores, features) if places else None)
+
+    def _places(self, words: Sequence[str], path: Sequence[int], scores: Float32) -> Sequence[FoundWord]:
+        """Find the place of each word; none, if there is too little sound for all of them."""
+        if self.pronouncing is not None:
+            how, scaled = self.pronouncing, np.float32(self.packed.search.scale) * scores
+            found = aligned_words(words, scaled, how.lexicon, how.tying, how.silence_probability)
+            return [FoundWord(np.arange(one.first, one.end), one.pdfs, one.phones) for one in found or ()]
+        rows = np.flatnonzero(~np.isin(path, self._quiet))
+        return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
+
+    def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
+        """(words, 4) of `MEASURES`; None where the model does not know what they mean."""
+        if (evidence := self.evidence) is None:
+            return None
+        heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
+        posteriors = scores + np.sum([one.weight * one.model.prior for one in self.hearings], axis=0, dtype=np.float32)
+        posteriors -= posteriors.max(1, keepdims=True)
+        posteriors -= np.log(np.exp(posteriors).sum(1, keepdims=True))
+        frames = cepstra(heard.telephone(features.of_network[0], self.sample_rate))
+        likeness = evidence.likeness.mixtures.loglikes(frames)[:, 0]
+        by_row = likeness[np.minimum(every * np.arange(len(scores)), len(likeness) - 1)]
+        return measured(words, posteriors, by_row, self.frame_seconds * every)
 
     # All at once ----------------------------------------------------------------------------------------------------
 
@@ -202,9 +325,29 @@ class Model:
         known = self.statistics(features, exact=exact)
         return [self.of_features(one, known, times=times) for one in features]
 
-    def of_features(self, features: PieceFeatures, statistics: Statistics, *, times: bool = True) -> Transcript:
+    def of_features(
+        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, believing: Believing = "said"
+    ) -> Transcript:
         """The words of a piece."""
-        return self.words(self.scores(features, statistics), times=times) if len(features) else Transcript()
+        if not len(features):
+            return Transcript()
+        if believing == "all":
+            return self.words(self.scores(features, statistics), times=times)
+        return self._believed(self.examined(features, statistics, times=times), believing)
+
+    def _believed(self, found: Examined, believing: Believing) -> Transcript:
+        words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
+        longest = {} if evidence is None else evidence.longest
+        seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
+        kept = [n for n, place in enumerate(found.places) if not too_long(place, longest, seconds)]
+        if evidence is not None and found.measures is not None:
+            if believing == "said":
+                believed = evidence.believed(found.measures)
+                kept = [n for n in kept if believed[n]]
+            timed = evidence.made_true(timed, found.measures)
+        return replace(
+            found.transcript, words=tuple(words[n] for n in kept), timed=tuple(timed[n] for n in kept if timed)
+        )
 
     def recognise_many(
         self,
@@ -214,6 +357,7 @@ class Model:
         *,
         times: bool = True,
         exact: bool = False,
+        narrow: Container[str] = (),
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """The words of many recordings, one after the other in the order given: name, and a transcript a piece.
 
@@ -223,12 +367,15 @@ class Model:
             progress: advanced by every piece.
             times: give words times and confidences, which takes as long as the search again.
             exact: see `statistics`.
+            narrow: names of recordings that lack what the model hears: evidence that words were said is none there.
 
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
         heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
-        yield from self.recognise_features(heard, workers, progress, times=times)
+        yield from self.recognise_features(
+            heard, workers, progress, times=times, believing=lambda name: "lasting" if name in narrow else "said"
+        )
 
     def recognise_features(
         self,
@@ -237,6 +384,7 @@ class Model:
         progress: Progress | None = None,
         *,
         times: bool = True,
+        believing: Callable[[str], Believing] = _said,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """`recognise_many` of recordings whose features, and those of their speakers, are known."""
         progress = progress or Silent()
@@ -244,14 +392,14 @@ class Model:
             for name, features, known in recordings:
                 transcripts = []
                 for one in features:
-                    transcripts.append(self.of_features(one, known, times=times))
+                    transcripts.append(self.of_features(one, known, times=times, believing=believing(name)))
                     progress.advance()
                 yield name, transcripts
             return
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
         done: list[Transcript] = []
         with start_workers(workers or cores(), _begin, self.folder) as running:
-            for some in running.in_order(_work, _jobs(recordings, waiting, times)):
+            for some in running.in_order(_work, _jobs(recordings, waiting, times, believing)):
                 done += some
                 progress.advance(len(some))
                 yield from _whole(waiting, done)
@@ -277,12 +425,39 @@ def load_model(folder: Path | str) -> Model:
     try:
         hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)
         graph = load_graph(folder)
+        model = Model(folder, packed, hearings, graph, read_json(folder / CARD), read_evidence(folder))
+        _check(model)
     except UserError as error:
         raise UserError(f"{folder}: {error} {REMEDY}") from None
-    return Model(folder, packed, hearings, graph, read_json(folder / CARD))
+    return model
 
 
-_Job = tuple[list[PieceFeatures], Statistics, bool]
+def _check(model: Model) -> None:
+    """Hold the parts of a model to each other: each may be whole, and of another model.
+
+    Raises:
+        UserError: they do not fit, or a word has characters that a terminal would obey.
+    """
+    for number, word in enumerate(model.graph.words, 1):
+        if not word.isprintable() and any(_acts(character) for character in word):
+            raise UserError(f"{WORDS_FILE}:{number}: {word!r} has control characters.")
+    columns = model.graph.num_pdfs
+    for hearing, network in zip(model.hearings, model.packed.networks, strict=True):
+        if hearing.model.prior.shape != (columns,) or np.isnan(hearing.model.prior).any():
+            raise UserError(f"{network.folder}: its scores are not those of the graph, which has {columns} columns.")
+        width = sum(part.width for part in hearing.parts)
+        if not len(hearing.usual[0]) == len(hearing.usual[1]) == width:
+            raise UserError(f"{network.folder}: its network has {width} features, and {PACKED} means of others.")
+    if not isinstance(model.card, dict):
+        raise UserError(f"{CARD}: not an object of JSON.")
+
+
+def _acts(character: str) -> bool:
+    """True for control characters, and for those that turn the direction of writing."""
+    return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in _TURNS
+
+
+_Job = tuple[list[PieceFeatures], Statistics, bool, Believing]  # whether with times, and what is believed
 _HERE: dict[str, Model] = {}  # of a worker process
 
 
@@ -291,8 +466,8 @@ def _begin(folder: Path) -> None:
 
 
 def _work(job: _Job) -> list[Transcript]:
-    features, known, times = job
-    return [_HERE["model"].of_features(one, known, times=times) for one in features]
+    features, known, times, believing = job
+    return [_HERE["model"].of_features(one, known, times=times, believing=believing) for one in features]
 
 
 def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[tuple[str, list[Transcript]]]:
@@ -307,6 +482,7 @@ def _jobs(
     recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
     waiting: deque[tuple[str, int]],
     times: bool,
+    believing: Callable[[str], Believing],
 ) -> Iterator[_Job]:
     """The pieces of all recordings, some at once; names of recordings and their numbers of pieces go to `waiting`."""
     for name, features, known in recordings:
@@ -315,7 +491,7 @@ def _jobs(
         for one in features:
             job.append(one)
             if sum(map(len, job)) >= _JOB_FRAMES:
-                yield job, known, times
+                yield job, known, times, believing(name)
                 job = []
         if job:
-            yield job, known, times
+            yield job, known, times, believing(name)

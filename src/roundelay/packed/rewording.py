@@ -124,6 +124,8 @@ def _grammar(overrides: Sequence[str]) -> Decoding:
     mapping: dict[str, Any] = {"decode": {}}
     apply_overrides(mapping, overrides)
     config = build(Decoding, mapping["decode"], "decode")
+    if config.vocabulary == "transcripts":
+        raise UserError("pack --set decode.vocabulary=transcripts: a packed model has none. Give a number of words.")
     if overrides and not config.text and config.arpa is None:
         raise UserError("pack --set: another grammar needs decode.text or decode.arpa.")
     return replace(config, vocabulary=ALL_WORDS) if config.text and config.vocabulary is None else config

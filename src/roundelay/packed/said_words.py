@@ -1,41 +1,21 @@
-"""Words of transcripts as a packed model knows them, and those that it is to know."""
+"""Words of transcripts that a packed model is to know."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
-from roundelay.packed.folder import DICTIONARY, G2P
-from roundelay.packed.labelling import HeardSpeech
+from roundelay.packed.folder import G2P
 from roundelay.packed.model import Model
 from roundelay.packed.rewording import Rewording, reword
+from roundelay.packed.transcripts import known_words
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.lexicon.g2p import load_g2p
-from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, Pronunciation, read_lexicon
+from roundelay.speech.lexicon.lexicon import Pronunciation
 
 _MOST_NAMED = 8
-
-
-def in_words_of(model: Model, heard: HeardSpeech) -> HeardSpeech:
-    """Transcripts in the spelling of the model's words: their case, without punctuation."""
-    lexicon = known_words(model)
-    near = NearWords(lexicon)
-
-    def spelled(word: str) -> str:
-        return word if word in lexicon else near.get(word) or near.in_case(word)
-
-    utterances = [replace(u, text=" ".join(map(spelled, u.words))) for u in heard.utterances]
-    return replace(heard, utterances=tuple(utterances))
-
-
-def known_words(model: Model) -> Lexicon:
-    """All words that the model knows how to say."""
-    silence = model.columns.phones[0]
-    dictionary = read_lexicon(model.folder / DICTIONARY, silence).pronunciations
-    return Lexicon({**dictionary, **model.lexicon.pronunciations}, silence)
 
 
 def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:

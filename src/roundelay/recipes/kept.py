@@ -18,9 +18,10 @@ from typing import Any
 
 from roundelay.core.configure import build, read_yaml
 from roundelay.core.errors import UserError
+from roundelay.core.folders import RECIPE, check_run
 from roundelay.recipes.known import apply_overrides
 from roundelay.recipes.recipe import Recipe, as_it_was, complete
-from roundelay.run_directory import RECIPE, Origin, read_origin
+from roundelay.run_directory import Origin, read_origin
 
 NEEDED = ("corpus", "alignment")
 _OTHERS = ("arpa", "rescore", "lexicon")  # of the section decode, whose `text` is a list
@@ -56,13 +57,7 @@ def read_kept(exp: Path) -> dict[str, Any]:
     Raises:
         UserError: not a run directory.
     """
-    if not (exp / RECIPE).is_file():
-        what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
-        if (exp / "packed.json").is_file():
-            raise UserError(
-                f"{exp}: a packed model, not a run directory. `roundelay evaluate` and `roundelay transcribe` take it."
-            )
-        raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
+    check_run(exp)
     return as_it_was(read_yaml(exp / RECIPE))
 
 

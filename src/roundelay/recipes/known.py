@@ -88,9 +88,9 @@ def _file_of(source: str, beside: Path = Path()) -> Path:
     if not path.is_file():
         names = known_recipes()
         if source not in names:
-            raise UserError(
-                f"no recipe {source!r}: give a YAML file, or one of {', '.join(names)}.{did_you_mean(source, names)}"
-            )
+            near = did_you_mean(source, names)
+            choices = "the name of one (`roundelay list recipes`)" if near else f"one of {', '.join(names)}"
+            raise UserError(f"no recipe {source!r}.{near} Give a YAML file, or {choices}.")
         path = Path(str(resources.files(__package__) / f"{source}.yaml"))
     return path
 

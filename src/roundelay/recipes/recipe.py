@@ -171,8 +171,8 @@ class Decoding:
                     `rescore_cutoffs`, and not pruned; 0: none
 
     The words:
-    vocabulary      so many of the most frequent words of the text, and all of the training transcripts; null: the
-                    words of the lexicon
+    vocabulary      transcripts: the words of the training transcripts; dictionary, or null: those of the lexicon; a
+                    number: so many of the most frequent words of the text, and all of the transcripts
     lexicon         a pronunciation dictionary in CMU's format; null: that of the corpus
     guess           guess pronunciations of words that neither has, from their spelling
 
@@ -202,7 +202,7 @@ class Decoding:
     rescore: Path | None = None
     rescore_order: int = 0
     rescore_cutoffs: tuple[int, ...] = (1, 1, 2)
-    vocabulary: int | None = None
+    vocabulary: int | Literal["transcripts", "dictionary"] | None = None
     lexicon: Path | None = None
     guess: bool = False
     splits: tuple[str, ...] = ("dev", "test")
@@ -223,12 +223,24 @@ class Decoding:
     ctm: bool = False
 
     def __post_init__(self) -> None:
+        if isinstance(self.vocabulary, int) and self.vocabulary < 1:
+            raise UserError(
+                f"decode.vocabulary is {self.vocabulary}: give transcripts, dictionary, or a number of words, 20000 "
+                "for example."
+            )
         if self.rescore_order and (self.rescore is not None or self.arpa is not None):
             given = "decode.arpa" if self.rescore is None else "decode.rescore"
             raise UserError(
                 f"decode.rescore_order={self.rescore_order} makes a model of the texts, and {given} gives one. Leave "
                 "one of the two out; with decode.arpa, decode.rescore=FILE names a second model."
             )
+
+    @property
+    def words_of_text(self) -> int | None:
+        """Number of words that are taken from the text, beside those of the transcripts; None: all words are those of
+        the dictionary."""
+        named: dict[object, int | None] = {"transcripts": 0, "dictionary": None}
+        return named[self.vocabulary] if isinstance(self.vocabulary, str) else self.vocabulary
 
     @property
     def rescored(self) -> bool:

@@ -148,7 +148,7 @@ def language_options(config: Decoding, *, guess: bool | None = None) -> Language
         config.text,
         config.join,
         config.transcript_weight,
-        config.vocabulary,
+        config.words_of_text,
         config.lexicon,
         config.guess if guess is None else guess,
     )

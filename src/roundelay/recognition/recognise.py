@@ -8,7 +8,8 @@ OUT/decode/SPLIT/   hyp.trn, ref.trn, groups.json (speakers and subsets), ref.st
                     without transcripts there is nothing to compare with: neither references nor errors
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json, write_text
+from roundelay.core.files import write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.records import PHONES_FILE, Decoded, Results
 from roundelay.loggers.base import LoggedRun
@@ -33,7 +34,8 @@ from roundelay.recognition.loglikelihoods import (
     ensemble,
     words_said,
 )
-from roundelay.recognition.settings import with_blank_cost
+from roundelay.recognition.settings import at_edges, with_blank_cost
+from roundelay.recognition.unfinished import UnfinishedDecoding, identity_of, written_split
 from roundelay.run_directory import append
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.decode.graphs.base import Columns
@@ -69,11 +71,17 @@ class Recognised:
     real_time_factor: float  # seconds of one core per second of speech, of the search alone
     unfinished: int  # utterances whose best path was no whole sentence
     rescoring_factor: float  # seconds of one core per second of speech that rescoring takes
-    unknown: int  # reference words that the graph cannot recognise
+    unknown_words: dict[str, int]  # of the references, that the graph cannot recognise, and how often they are said
     summary: Summary  # of the score
     subsets: dict[str, Summary]  # where the split has parts
     units: dict[str, tuple[str, ...]]  # that were read off by utterance, where columns are units
     unit_errors: ErrorCounts | None = None  # of those
+    edges: Sequence[str] = ()  # sentences on settings at the edge of what was tried
+
+    @property
+    def unknown(self) -> int:
+        """Number of reference words that the graph cannot recognise."""
+        return sum(self.unknown_words.values())
 
     @property
     def scored(self) -> bool:
@@ -117,28 +125,72 @@ def recognise(
     _check_asked(exp, recipe, len(others), out, of, scores)
     _check_splits(corpus, config.splits)
     tuned_on = corpus if of is None or _tunes(corpus) else own
-    source: Source
-    tuned: Source
-    if scores is None:
-        source = Models(ensemble(exp, recipe, others, None if of is None else corpus))
-        tuned = source if tuned_on is corpus else Models(ensemble(exp, recipe, others))
-        said = words_said(source.members[0], own, corpus)
-    else:
-        source = tuned = Given(Matrices.open(scores))
-        said = ""
+    source, tuned, said = _sources((exp, recipe, others), (own, corpus, tuned_on), scores)
     done = []
     with searched(exp, recipe, own, columns_of(recipe, own, source), progress, said) as made:
-        graph, options, tried = with_blank_cost(made, tuned, tuned_on, config, progress)
+        kept = UnfinishedDecoding.of((out or exp) / "decode", identity_of(recipe, source, (corpus, tuned_on, own)))
+        graph, options, tried = with_blank_cost(made, tuned, tuned_on, config, progress, kept)
+        edges = at_edges(options, tried, config, graph.columns)
         for split in config.splits:
+            if split in kept.splits and (
+                again := _again(graph, corpus, split, options, (out or exp) / "decode" / split)
+            ):
+                done.append(replace(again, unit_errors=_unit_errors(again, graph.columns, corpus), edges=edges))
+                continue
             found, batch = recognise_split(graph, source, corpus.splits[split], split, options, progress)
-            found = replace(found, unit_errors=_unit_errors(found, graph.columns, corpus))
+            found = replace(found, unit_errors=_unit_errors(found, graph.columns, corpus), edges=edges)
             folder = (out or exp) / "decode" / split
             spoken = own if corpus.unlabelled else corpus, corpus.splits[split]
             _write(folder, found, batch, spoken, config, {**source.told(), **graph.columns.told()}, tried)
             if out is None and found.scored:
                 _update_results(exp, found)
             done.append(found)
+            kept.keep_split(split)
+        kept.done()
     return done
+
+
+def _sources(
+    runs: tuple[Path, Recipe, Sequence[tuple[Path, Recipe, float]]],
+    corpora: tuple[Corpus, Corpus, Corpus],
+    scores: Path | None,
+) -> tuple[Source, Source, str]:
+    """Source that is decoded, source that settings are chosen on, and a remark on the words.
+
+    Args:
+        runs: a run, its recipe, and others beside it.
+        corpora: the run's own, the one that is decoded, and the one that settings are chosen on.
+        scores: given log-likelihoods; None: those of the runs.
+    """
+    if scores is not None:
+        given = Given(Matrices.open(scores))
+        return given, given, ""
+    (exp, recipe, others), (own, corpus, tuned_on) = runs, corpora
+    source = Models(ensemble(exp, recipe, others, None if corpus is own else corpus))
+    tuned = source if tuned_on is corpus else Models(ensemble(exp, recipe, others))
+    return source, tuned, words_said(source.members[0], own, corpus)
+
+
+def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, folder: Path) -> Recognised | None:
+    """A split that an interrupted decoding of the same has finished; None where its files are not whole."""
+    written = written_split(folder, corpus, split)
+    if written is None:
+        return None
+    utterances, told = corpus.splits[split], written.told
+    refs = {u.id: u.words for u in utterances} if has_words(split, utterances) else {}
+    result = score(refs, written.words) if refs else Score(())
+    return Recognised(
+        split,
+        result,
+        options,
+        told["real_time_factor"],
+        told["unfinished_utterances"],
+        told.get("rescoring_real_time_factor", 0.0),
+        _unknown(graph.words, refs),
+        summarise(result),
+        summarise_subsets(result, utterances),
+        written.units,
+    )
 
 
 def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
@@ -226,6 +278,8 @@ def recognise_split(
             yield utterance, graph.columns.searched(matrix)
 
     batch = graph.run.search(counted(), options, progress)
+    if batch.unbounded:
+        progress.advance(0, f"{batch.unbounded} with too many word strings for a lattice")
     progress.finish()
     hypotheses = batch.hypotheses
     refs = {u.id: u.words for u in utterances} if has_words(split, utterances) else {}
@@ -237,12 +291,18 @@ def recognise_split(
         batch.search_seconds / source.seconds(utterances, frames),
         sum(not h.reached_final for h in hypotheses.values()),
         batch.rescoring_seconds / source.seconds(utterances, frames),
-        sum(graph.words is not None and word not in graph.words for ref in refs.values() for word in ref),
+        _unknown(graph.words, refs),
         summarise(result),
         summarise_subsets(result, utterances),
         units,
     )
     return found, batch
+
+
+def _unknown(known: Collection[str] | None, refs: Mapping[str, Sequence[str]]) -> dict[str, int]:
+    """Count words that are said and not known, the most frequent first; without a list of words all are."""
+    words = Counter(word for ref in refs.values() for word in ref if known is not None and word not in known)
+    return dict(words.most_common())
 
 
 def _write(
@@ -273,10 +333,13 @@ def _write(
             "real_time_factor": found.real_time_factor,
             "unfinished_utterances": found.unfinished,
             **_rescoring(found, batch, config),
+            **({"utterances_without_lattice": batch.unbounded} if batch.unbounded else {}),
             "words": found.score.errors.ref,
             "unknown_words": found.unknown,
+            "unknown_word_counts": found.unknown_words,
             **_of_units(found),
             **told,
+            "at_edges": list(found.edges),
             "options": plain(config),
             f"tried_on_{TUNING_SPLIT}": [
                 {
@@ -340,9 +403,9 @@ def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], 
 
 def _update_results(exp: Path, found: Recognised) -> None:
     """Add the word errors to results.json and a line to the log."""
-    results, errors = Results.from_json(read_json(exp / Results.FILE)), found.score.errors
+    results, errors = Results.read(exp), found.score.errors
     results.wer[found.split] = word_errors(found.summary, found.subsets, found.search.scale)
-    write_json(exp / Results.FILE, results.to_json())
+    results.write(exp)
     record = Decoded(
         wall_s=results.wall_seconds,
         virtual_s=results.virtual_seconds,

@@ -9,11 +9,12 @@ from roundelay.reports.mixing import counted, exchange_map, gap_note, groups
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
 from roundelay.reports.panels import figure
 from roundelay.reports.runs import Run, State, added
-from roundelay.reports.series import Series
+from roundelay.reports.series import Series, learners_text
 from roundelay.reports.svg import colours, element, esc, mark
 
 MOST_BARS = 96
 STRAGGLER = 0.8  # of the median learner's frames
+FEW = 4  # columns that a telephone has room for
 
 
 def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
@@ -39,7 +40,9 @@ def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
         for j in run.joined
     )
     lost += "".join(
-        element("p", esc(f"{_learners(c.after)} went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}."))
+        element(
+            "p", esc(f"{learners_text(c.after)} went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}.")
+        )
         for c in run.changed
     )
     figures = [_staleness(series, run)]
@@ -50,10 +53,6 @@ def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
         body.append(_folded("Recipe, as resolved", element("pre", element("code", esc(run.recipe)), tabindex=0)))
     opened = {"open": "open"} if unfolded else {}
     return element("details", title, *body, class_="run", **opened)
-
-
-def _learners(number: int) -> str:
-    return f"{number} learner{'s' * (number > 1)}"
 
 
 def _facts(run: Run) -> str:
@@ -185,10 +184,9 @@ def table(
     rows: Sequence[Sequence[str]],
     numbers: Sequence[bool],
     meanings: Sequence[str] = (),
-    *,
-    sortable: bool = True,
 ) -> str:
-    """A table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it."""
+    """A table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it. One of
+    many columns is a list of rows on a telephone."""
     hints = [{"title": meaning} for meaning in meanings] or [{}] * len(titles)
     classes = [{"class_": "number"} if number else {} for number in numbers]
     head = [element("th", esc(t), scope="col", **h, **c) for t, h, c in zip(titles, hints, classes, strict=True)]
@@ -196,15 +194,19 @@ def table(
         element(
             "tr",
             element("th", esc(row[0]), scope="row", **classes[0]),
-            *(element("td", esc(cell), **c) for cell, c in zip(row[1:], classes[1:], strict=True)),
+            *(
+                element("td", esc(cell), data_t=title, **c)
+                for cell, title, c in zip(row[1:], titles[1:], classes[1:], strict=True)
+            ),
         )
         for row in rows
     ]
+    kinds = ["sortable"] * (len(rows) > 1) + ["many"] * (len(titles) > FEW)
     whole = element(
         "table",
         element("caption", esc(caption)),
         element("thead", element("tr", *head)),
         element("tbody", *body),
-        **({"class_": "sortable"} if sortable and len(rows) > 1 else {}),
+        **({"class_": " ".join(kinds)} if kinds else {}),
     )
     return element("div", whole, class_="scroll", role="region", aria_label=caption, tabindex=0)

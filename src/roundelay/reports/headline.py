@@ -3,13 +3,14 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
 from roundelay.reports.comparison import Comparison, spread
 from roundelay.reports.numbers import plain, seconds, short
 from roundelay.reports.runs import Run, State, worded
-from roundelay.reports.series import Series, finite, named, scored, series_interval, series_of
+from roundelay.reports.series import Series, finite, named, scored, series_interval
 from roundelay.reports.words import difference, errors_by_utterance, recognised
 
 SURE = 0.05
@@ -28,12 +29,14 @@ def headline(comparison: Comparison) -> list[str]:
     """
     runs = [run for run, _ in comparison.figures]
     judged = [run for run in runs if run.state is State.FINISHED] or runs
-    series = series_of(judged)
+    kept = {id(run) for run in judged}
+    parts = [replace(s, runs=tuple(run for run in s.runs if id(run) in kept)) for s in comparison.series]
+    series = [s for s in parts if s.runs]
     found = [
+        _race(series, comparison),
         _word_errors(series, scored_split(judged)),
         _loss(series),
         _unaligned(runs),
-        _race(series, comparison),
         _speed(series),
         _stragglers(series, comparison),
         _unfinished(runs),
@@ -54,6 +57,9 @@ def _race(series: Sequence[Series], comparison: Comparison) -> str:
     never = [s for s in series if not times[s.name].values]
     if len(whole) == 1 and never:
         return f"Only {first} came to a held-out loss of {comparison.target:.4g}, after {seconds(fast)}{virtual}."
+    if len(series) == 2 and 0 < fast < slow:
+        both = f"{first} in {seconds(fast)}{virtual}; {last} in {seconds(slow)}, {slow / fast:.1f} times as long"
+        return f"To a held-out loss of {comparison.target:.4g}: {both}."
     return (
         f"First at a held-out loss of {comparison.target:.4g}: {first}, after {seconds(fast)}{virtual}; "
         f"last: {last}, after {seconds(slow)}{f'; never: {named(never, series)}' if never else ''}."

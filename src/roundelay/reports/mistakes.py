@@ -26,7 +26,9 @@ from roundelay.reports.words import (
 )
 
 MOST_SIDE_BY_SIDE = 6  # series in columns
-MOST_CONFUSED = 25
+FEW_SERIES = 2  # whose tables have room beside each other
+MOST_ROWS = 10
+MOST_OPEN = 3  # utterances; the rest are folded
 MOST_WORST = 10
 MOST_AUDIO_BYTES = 12_000_000  # in a page, before base64
 NOTHING = "(nothing)"
@@ -65,20 +67,26 @@ def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None 
         return []
     ranked = sorted(known, key=lambda pair: rate(errors_by_utterance(pair[1]).values()).wer)
     shown = ranked[:MOST_SIDE_BY_SIDE]
-    parts = [
-        _significance(ranked, split),
+    confusions = [
         _confusions(shown, split, "word", [confused(runs) for _, runs in shown]),
         _confusions(shown, split, "phone", [_phones(s, split) for s, _ in shown]),
     ]
-    parts += [
+    groups = [
         _by_group(shown, split, "group", lambda u: u.subset or {"f": "women", "m": "men"}.get((u.gender or "")[:1])),
         _by_group(shown, split, "speaker", lambda u: u.speaker),
-        _worst(shown, split, listen),
     ]
+    tables = [_paired(confusions), _paired(groups)] if len(shown) <= FEW_SERIES else [*confusions, *groups]
+    parts = [_significance(ranked, split), *tables, _worst(shown, split, listen)]
     if len(shown) < len(ranked):
         left = f"Below are the {len(shown)} of {len(ranked)} series with the fewest word errors."
         parts[1:1] = [element("p", esc(left), class_="note")]
     return [part for part in parts if part]
+
+
+def _paired(tables: Sequence[str]) -> str:
+    """Two tables beside each other, where the page is wide enough."""
+    there = [table for table in tables if table]
+    return element("div", *there, class_="two") if len(there) > 1 else "".join(there)
 
 
 Known = Sequence[tuple[Series, list[tuple[ScoredUtterance, ...]]]]
@@ -128,13 +136,13 @@ def _confusions(shown: Known, split: str, what: str, counts: Sequence[Counter[Wo
     runs = [len(found) for _, found in shown]
     rows = [
         [_word(pair[0]), _word(pair[1]), *(_mean(count[pair], n) for count, n in zip(counts, runs, strict=True))]
-        for pair in sorted(total, key=lambda pair: (-total[pair], str(pair)))[:MOST_CONFUSED]
+        for pair in sorted(total, key=lambda pair: (-total[pair], str(pair)))[:MOST_ROWS]
     ]
     titles = ["said", "recognised", *(s.name for s, _ in shown)]
     meanings = [f"{what} of the reference", f"{what} in its place", *("times, mean of the runs" for _ in shown)]
     caption = f"Confused {what}s, {split}"
-    if len(total) > MOST_CONFUSED:
-        caption += f": the {MOST_CONFUSED} most frequent of {len(total)}"
+    if len(total) > MOST_ROWS:
+        caption += f": the {MOST_ROWS} most frequent of {len(total)}"
     return table(caption, titles, rows, [False, False, *([True] * len(shown))], meanings)
 
 
@@ -163,10 +171,13 @@ def _by_group(shown: Known, split: str, what: str, of: Callable[[ScoredUtterance
     rows = [[name, str(max(r.words for r in rates[name])), *map(_percent, rates[name])] for name in names]
     meanings = [what, "words of the reference", *("word error rate with its 95 % interval" for _ in shown)]
     titles = [what, "words", *(s.name for s, _ in shown)]
+    caption = f"Word error rate by {what}, {split}, the worst first"
+    if len(rows) > MOST_ROWS:
+        caption += f": {MOST_ROWS} of {len(rows)}"
     return table(
-        f"Word error rate by {what}, {split}, the worst first",
+        caption,
         titles,
-        rows,
+        rows[:MOST_ROWS],
         [False, *([True] * (len(shown) + 1))],
         meanings,
     )
@@ -185,13 +196,13 @@ def _worst(shown: Known, split: str, listen: Listen | None) -> str:
     if not worst:
         return ""
     spent = 0
-    parts = []
+    parts: list[str] = []
     for name in worst:
         heard = listen(shown[0][0].runs[0].folder, split, name) if listen is not None else None
         if heard is not None and spent + len(heard.audio) + len(heard.picture) > MOST_AUDIO_BYTES:
             heard = None
         spent += 0 if heard is None else len(heard.audio) + len(heard.picture)
-        parts.append(_utterance(name, shown, heard, errors[name]))
+        parts.append(_utterance(name, shown, heard, errors[name], unfolded=len(parts) < MOST_OPEN))
     title = element("h3", esc(f"The worst utterances of {split}"))
     note = "Reference above, what was recognised below; errors are framed." + (
         "" if listen is not None else " `roundelay report --audio` puts their sound and spectrograms into the page."
@@ -199,7 +210,7 @@ def _worst(shown: Known, split: str, listen: Listen | None) -> str:
     return element("div", title, element("p", esc(note), class_="note"), *parts, class_="worst")
 
 
-def _utterance(name: str, shown: Known, heard: HeardUtterance | None, errors: float) -> str:
+def _utterance(name: str, shown: Known, heard: HeardUtterance | None, errors: float, *, unfolded: bool) -> str:
     body = [] if heard is None else [_sound(name, heard)]
     for s, runs in shown:
         for u in runs[0]:
@@ -207,8 +218,9 @@ def _utterance(name: str, shown: Known, heard: HeardUtterance | None, errors: fl
                 body.append(_aligned(s, u))
     speaker = next((u.speaker for _, runs in shown for u in runs[0] if u.id == name), "")
     mean = ", mean of the series" if len(shown) > 1 else ""
+    opened = {"open": "open"} if unfolded else {}
     said = f"{name}, speaker {speaker}: {errors:.3g} error{'s' * (errors != 1)}{mean}"
-    return element("details", element("summary", esc(said)), *body, class_="run utterance", open="open")
+    return element("details", element("summary", esc(said)), *body, class_="run utterance", **opened)
 
 
 def _sound(name: str, heard: HeardUtterance) -> str:
@@ -239,21 +251,15 @@ def _data(media_type: str, content: bytes) -> str:
 
 
 def _aligned(series: Series, utterance: ScoredUtterance) -> str:
-    """Reference above hypothesis, word below word."""
-    refs, hyps = [], []
+    """Pairs of words, that of the reference above the one recognised; they wrap like words."""
+    pairs = []
     for place, pair in enumerate(utterance.pairs):
         wrong = pair[0] != pair[1] and place not in utterance.forgiven
         said = {"class_": "wrong", "title": _kind(pair)} if wrong else {}
-        refs.append(element("td", esc(_word(pair[0]) if pair[0] is not None else "·"), **said))
-        hyps.append(element("td", esc(_word(pair[1]) if pair[1] is not None else "·"), **said))
-    rows = [
-        element("tr", element("th", "reference", scope="row"), *refs),
-        element("tr", element("th", esc(series.name), scope="row"), *hyps),
-    ]
-    caption = element("caption", esc(f"{series.name}, {len(utterance.wrong)} errors"), class_="unseen")
-    whole = element("table", caption, element("tbody", *rows), class_="aligned")
-    said_by = f"{utterance.id} as {series.name} recognised it"
-    return element("div", whole, class_="scroll", role="region", aria_label=said_by, tabindex=0)
+        pairs.append(element("li", *(element("span", esc("·" if w is None else w)) for w in pair), **said))
+    number = len(utterance.wrong)
+    title = element("p", esc(f"{series.name}, {number} error{'s' * (number != 1)}"), class_="note")
+    return title + element("ol", *pairs, class_="aligned")
 
 
 def _kind(pair: WordPair) -> str:

@@ -4,7 +4,7 @@ It asks nobody for anything: style, script and charts are in it, and the letters
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from roundelay.reports.mistakes import Listen, mistakes
 from roundelay.reports.panels import joined, speed, speedup, time_to_target, word_errors
 from roundelay.reports.runs import Run, load_runs
 from roundelay.reports.series import Series, finite
+from roundelay.reports.shared import briefly, shared
 from roundelay.reports.svg import element, esc
 from roundelay.reports.table import columns, means, means_table, summary_table
 from roundelay.reports.talking import exchanges, staleness
@@ -25,7 +26,6 @@ from roundelay.reports.talking import exchanges, staleness
 UNFOLDED = 4  # runs whose details stand open
 MANY_SERIES = 8  # above it curves show those that are ticked
 FIRST_SHOWN = 5
-SIDE_BY_SIDE = 4  # runs in a table whose columns are runs
 
 
 def write_report(
@@ -67,13 +67,15 @@ def render_html(
 ) -> str:
     """The page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte for
     byte."""
-    comparison = compare_runs(runs, target)
+    whole = compare_runs(runs, target)
+    common = shared(whole.series)
+    comparison = briefly(whole, common)
     series = comparison.series
     corpora = list(dict.fromkeys(run.results.corpus for run in runs if run.results.corpus))
     title = f"{', '.join(corpora) or 'Roundelay'}: {len(runs)} run{'s' if len(runs) > 1 else ''}"
     said = [element("p", esc(joined(sentence))) for sentence in headline(comparison)]
-    lead = element("div", *said, *(element("p", esc(w), class_="warning") for w in warnings), class_="lead")
-    header = element("header", element("p", "Roundelay report", class_="eyebrow"), element("h1", esc(title)), lead)
+    said += [element("p", esc(w), class_="warning") for w in warnings]
+    said += [element("p", esc(common.sentence), class_="note")] if common.sentence else []
     race, over_seconds, over_frames = time_to_target(comparison), curves(series, "seconds"), curves(series, "frames")
     scaling = [panel for panel in (speed(series), speedup(comparison)) if panel]
     if race:
@@ -83,23 +85,31 @@ def render_html(
     talking = [panel for panel in (staleness(series), consensus(series)) if panel]
     alone = len(runs) == 1  # its own section shows the same
     who = "" if alone else exchanges(series)
-    sections = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
-    split = scored_split(runs)
-    errors = mistakes(series, split, listen)
-    main = element(
-        "main",
-        header,
-        _choice(series),
-        _section("Result", _two(first), hidden=True),
-        _tables(runs, comparison, tables),
-        _section("Errors", *errors) if errors else "",
-        _section("Learning", _two(learning)),
-        _section("Speed", _two(scaling)) if scaling else "",
-        _section("Talking", _two(talking), who) if talking and not alone else "",
-        _section("Each run", *sections),
-        footer(),
+    each = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
+    sections = {
+        "Result": [_two(first), *map(_shown, tables or _over_seeds(comparison))],
+        "Learning": [_two(learning)],
+        "Errors": mistakes(series, scored_split(runs), listen),
+        "Speed": [_two(scaling)] if scaling else [],
+        "Talking": [_two(talking), who] if talking and not alone else [],
+        "Runs": [_all_runs(runs), *each],
+    }
+    kept = {name: body for name, body in sections.items() if body}
+    header = element(
+        "header",
+        element("p", "Roundelay report", class_="eyebrow"),
+        element("h1", esc(title)),
+        element("div", *said, class_="lead"),
+        _contents(kept),
     )
+    main = element("main", header, _choice(series), *(_section(*section) for section in kept.items()), footer())
     return document(title, main, sound=listen is not None)
+
+
+def _contents(names: Iterable[str]) -> str:
+    """Links to the sections."""
+    links = [element("li", element("a", esc(name), href=f"#{name.lower()}")) for name in names]
+    return element("nav", element("ul", *links), aria_label="Contents", class_="contents")
 
 
 def _choice(series: Sequence[Series]) -> str:
@@ -127,31 +137,25 @@ def _two(panels: Sequence[str]) -> str:
     return element("div", *panels, class_="two")
 
 
-def _section(title: str, *body: str, hidden: bool = False) -> str:
-    return element("section", element("h2", esc(title), **({"class_": "unseen"} if hidden else {})), *body)
+def _section(title: str, body: Sequence[str]) -> str:
+    return element("section", element("h2", esc(title)), *body, id=title.lower())
 
 
-def _tables(runs: Sequence[Run], comparison: Comparison, given: Sequence[PageTable]) -> str:
+def _all_runs(runs: Sequence[Run]) -> str:
     titles, *rows = summary_table(runs)
     shown = columns(runs)
-    below = [table("All runs", titles, rows, [c.number for c in shown], [c.meaning for c in shown])]
-    if 1 < len(runs) <= SIDE_BY_SIDE:
-        # On a telephone a few runs are compared line by line, instead of scrolling through thirteen columns.
-        first, *lines = zip(titles, *rows, strict=True)
-        beside = table("All runs, side by side", first, lines, [False] + [True] * len(runs), sortable=False)
-        parts = [element("div", *below, class_="wide"), element("div", beside, class_="narrow")]
-    else:
-        parts = below
-    parts[:0] = [
-        table(one.caption, one.rows[0], one.rows[1:], [False] + [True] * (len(one.meanings) - 1), one.meanings)
-        for one in (given or _over_seeds(comparison))
-    ]
-    return _section("Runs", *parts)
+    return table("All runs", titles, rows, [c.number for c in shown], [c.meaning for c in shown])
+
+
+def _shown(one: PageTable) -> str:
+    return table(one.caption, one.rows[0], one.rows[1:], [False] + [True] * (len(one.meanings) - 1), one.meanings)
 
 
 def _over_seeds(comparison: Comparison) -> list[PageTable]:
     rows = means_table(comparison)
     if not rows:
         return []
-    meanings = ["who talks to whom, and how many learners", *(column.meaning for column in means(comparison))]
-    return [PageTable("Means over seeds ± standard deviation of one run", rows, meanings)]
+    meanings = ["who talks to whom, and when", *(column.meaning for column in means(comparison))]
+    several = any(len(s.runs) > 1 for s in comparison.series)
+    caption = "Means over seeds ± standard deviation of one run" if several else "Beside each other"
+    return [PageTable(caption, rows, meanings)]

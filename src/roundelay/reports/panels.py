@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
@@ -15,7 +15,6 @@ from roundelay.reports.runs import worded
 from roundelay.reports.series import (
     Series,
     bootstrapped,
-    configuration_name,
     errors_interval,
     finite,
     scored,
@@ -91,7 +90,7 @@ def word_errors(series: Sequence[Series]) -> str:
     if split is None:
         return _losses(series)
     rows = []
-    for s in series:
+    for s in _best_first(series, lambda s: fmean(e.wer for e in found) if (found := scored(s, split)) else None):
         scores = scored(s, split)
         if not scores:
             rows.append(DotRow(s.index, s.name, "not decoded", ()))
@@ -129,7 +128,8 @@ def _counts(errors: WordErrors) -> str:
 
 def _losses(series: Sequence[Series]) -> str:
     words = worded(run for s in series for run in s.runs)
-    rows = [_row(s, [run.cross_entropy for run in s.runs], words.unit, plain) for s in series]
+    ordered = _best_first(series, lambda s: _mean(run.cross_entropy for run in s.runs))
+    rows = [_row(s, [run.cross_entropy for run in s.runs], words.unit, plain) for s in ordered]
     said = "; ".join(f"{row.name}: {row.note}" for row in rows)
     title = f"Held-out {words.loss}"
     return figure(
@@ -163,7 +163,8 @@ def speed(series: Sequence[Series]) -> str:
     runs = [run for s in series for run in s.runs]
     examples = worded(runs).examples
     unit = f"{examples} per second"
-    rows = [_row(s, [run.frames_per_second for run in s.runs], unit, short) for s in series]
+    ordered = _best_first(series, lambda s: _mean(-(run.frames_per_second or 0.0) for run in s.runs))
+    rows = [_row(s, [run.frames_per_second for run in s.runs], unit, short) for s in ordered]
     said = "; ".join(f"{row.name}: {row.note}" for row in rows)
     clocks = {run.simulated for run in runs}
     note = f"More is better. {examples.capitalize()} of all learners together, evaluation left out."
@@ -187,7 +188,7 @@ def time_to_target(comparison: Comparison) -> str:
         return ""
     virtual = "virtual " * comparison.series[0].runs[0].simulated
     rows = []
-    for s in sorted(comparison.series, key=lambda s: _place(s, comparison.series, reached)):
+    for s in _best_first(comparison.series, lambda s: reached[s.index].mean if reached[s.index].values else None):
         time, sooner = reached[s.index], comparison.over_seeds(s, lambda f: f.sooner)
         dots = tuple(
             Dot(value, f"{s.name}, seed {run.results.seed}: {seconds(value)} {virtual}to the target")
@@ -202,10 +203,12 @@ def time_to_target(comparison: Comparison) -> str:
         rows.append(DotRow(s.index, s.name, note, dots, time.mean if time.values else None, counts=counts))
     said = "; ".join(f"{row.name}: {row.note} {row.counts}" for row in rows)
     target = f"{comparison.target:.4g}"
+    paired = any(comparison.over_seeds(s, lambda f: f.sooner).values for s in comparison.series)
+    against_one = " 2 x: in half the one-learner run's time." * paired
     why = "" if comparison.given else " Every run reached it" + _but(comparison) + "."
     return figure(
         f"Time to a held-out loss of {target}",
-        f"Shorter is better. A dot is a run, the bar their mean.{why} 2 x: in half the one-learner run's time.",
+        f"Shorter is better. A dot is a run, the bar their mean.{why}{against_one}",
         twice(
             lambda width: dot_chart(
                 _beneath(rows), width, f"Time to a held-out loss of {target}. {said}", f"{virtual}seconds", stems=True
@@ -214,11 +217,20 @@ def time_to_target(comparison: Comparison) -> str:
     )
 
 
-def _place(series: Series, all_: Sequence[Series], reached: dict[int, Spread]) -> tuple[float, int, bool, int]:
-    """By time, but a series with stragglers right below the same without."""
-    first = _calm(series, all_)
-    time = reached[first.index]
-    return time.mean if time.values else math.inf, first.index, first is not series, series.index
+def _best_first(series: Sequence[Series], measure: Callable[[Series], float | None]) -> list[Series]:
+    """The least measure first, none last; but a series with stragglers right below the same without."""
+
+    def place(s: Series) -> tuple[float, int, bool, int]:
+        calm = _calm(s, series)
+        value = measure(calm)
+        return math.inf if value is None else value, calm.index, calm is not s, s.index
+
+    return sorted(series, key=place)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = finite(values)
+    return fmean(known) if known else None
 
 
 def _calm(series: Series, all_: Sequence[Series]) -> Series:
@@ -226,8 +238,15 @@ def _calm(series: Series, all_: Sequence[Series]) -> Series:
     own = series.runs[0]
     if not own.stragglers:
         return series
-    name = configuration_name(own.results.label, own.results.learners)
-    return next((s for s in all_ if s.name == name), series)
+    wanted = own.results.label, own.results.learners, own.simulated
+    return next(
+        (
+            s
+            for s in all_
+            if not (run := s.runs[0]).stragglers and (run.results.label, run.results.learners, run.simulated) == wanted
+        ),
+        series,
+    )
 
 
 def _but(comparison: Comparison) -> str:

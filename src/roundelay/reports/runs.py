@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
 from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json
 from roundelay.core.parsing import parse_yaml
 from roundelay.core.records import (
+    EVENTS,
     SCHEMA,
     Decoded,
     Evaluation,
@@ -32,13 +31,11 @@ from roundelay.core.records import (
     Segment,
     Staleness,
     WordErrors,
-    kind_of,
     of_kind,
     read_events,
 )
 from roundelay.reports.wording import Wording, together, wording_of
 
-EVENTS = "events.jsonl"
 RECIPES = ("recipe.yaml", "recipe.yml", "recipe.json")
 
 
@@ -148,10 +145,8 @@ def load_run(folder: Path) -> Run:
     if not results_file.exists() and not events_file.exists():
         raise UserError(f"{folder}: not a run directory (neither {EVENTS} nor {Results.FILE} in it).")
     records = read_events(events_file) if events_file.exists() else []
-    for record in records:
-        _check(record, f"{events_file}: a record of kind {kind_of(record)}")
     if results_file.exists():
-        return _assemble(folder, _read_results(results_file), records, ended=True)
+        return _assemble(folder, Results.read(folder), records, ended=True)
     starts = of_kind(records, RunStarted)
     if not starts:
         raise UserError(f"{events_file}: nothing recorded yet. Wait for the run's first epoch, or remove the folder.")
@@ -315,6 +310,7 @@ def _one_segment(parts: Sequence[Segment]) -> Segment:
         frames_per_second=sum(frames) / seconds if seconds else 0.0,
         learner_frames=added([part.learner_frames for part in parts]),
         learner_steps=added([part.learner_steps for part in parts]),
+        learner_missing=added([part.learner_missing for part in parts]),
     )
 
 
@@ -348,45 +344,3 @@ def _distinct(folders: Sequence[Path]) -> list[str]:
     for depth in range(2, max(map(len, parts)) + 1):
         names = [part[-depth:] if names.count(name) > 1 else name for part, name in zip(parts, names, strict=True)]
     return ["/".join(name).replace("//", "/") for name in names]
-
-
-def _read_results(path: Path) -> Results:
-    value = read_json(path)
-    try:
-        results = Results.from_json(value)
-    except (TypeError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"{path}: not the results of a run ({error}). Run `roundelay train` again to rewrite it."
-        ) from None
-    _check(results, str(path))
-    for split, errors in results.wer.items():
-        for name, some in ((split, errors), *((f"{split} {part}", e) for part, e in errors.subsets.items())):
-            _check(some, f"{path}: wer of {name!r}")
-            if some.interval is not None and len(some.interval) != 2:
-                raise UserError(f"{path}: wer of {name!r}: the interval has not two ends. Restore the file.")
-    return results
-
-
-def _check(record: Record | Results | WordErrors, where: str) -> None:
-    """Hold every field to its declared type: JSON that somebody edited may hold anything."""
-    hints = get_type_hints(type(record))
-    for field in dataclasses.fields(record):
-        value = getattr(record, field.name)
-        if not _fits(value, hints[field.name]):
-            shown = repr(value) if len(repr(value)) < 40 else repr(value)[:40] + "..."
-            raise UserError(f"{where}: {field.name} is {shown}, which it cannot be. Restore the file.")
-
-
-def _fits(value: object, hint: Any) -> bool:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType):
-        return any(_fits(value, argument) for argument in arguments)
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, arguments[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, arguments[1]) for item in value.values())
-    if hint is float and isinstance(value, int):
-        return abs(value) < 1 << 1000  # beyond, float() overflows
-    if hint is int and isinstance(value, int):
-        return abs(value) < 1 << 63  # no count is larger, and sums and means of larger ones overflow
-    return isinstance(value, hint)

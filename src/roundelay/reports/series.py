@@ -170,7 +170,14 @@ def _name(run: Run, *, mixed: bool) -> str:
 
 def configuration_name(label: str, learners: int, stragglers: Sequence[str] = ()) -> str:
     """`adpsgd random-ring, 4 learners, straggler 1:3x`."""
-    parts = [label, "1 learner" if learners == 1 else f"{learners} learners"]
-    if stragglers:
-        parts.append(f"straggler{'s' * (len(stragglers) > 1)} {' '.join(stragglers)}")
-    return ", ".join(parts)
+    return ", ".join(part for part in (label, learners_text(learners), straggler_text(stragglers)) if part)
+
+
+def learners_text(number: int) -> str:
+    """`1 learner`, `4 learners`."""
+    return "1 learner" if number == 1 else f"{number} learners"
+
+
+def straggler_text(stragglers: Sequence[str]) -> str:
+    """`straggler 1:3x`; empty without any."""
+    return f"straggler{'s' * (len(stragglers) > 1)} {' '.join(stragglers)}" if stragglers else ""

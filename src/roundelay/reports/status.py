@@ -12,6 +12,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, TRAINING, HostSeen, Live, LostSeen, read_live
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.records import (
+    EVENTS,
     CheckpointWritten,
     Evaluation,
     LearnerJoined,
@@ -24,7 +25,6 @@ from roundelay.core.records import (
     read_events,
 )
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
-from roundelay.reports.runs import EVENTS
 from roundelay.reports.wording import Wording, together, wording_of
 
 R = TypeVar("R", bound=Record)
@@ -103,6 +103,8 @@ def read_status(folder: Path, now: float) -> Status:
     if live is None and not events.exists():
         raise UserError(f"{folder}: not a run directory, or nothing has begun there ({EVENTS} is missing).")
     records = read_events(events) if events.exists() else []
+    if (folder / Results.FILE).exists():
+        Results.read(folder)  # a damaged one is named
     age = None if live is None else max(0.0, now - live.written_at)
 
     return Status(

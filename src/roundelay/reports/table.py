@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import wrap
 
 from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.reports.numbers import MISSING, percent, plain, short
 from roundelay.reports.runs import Run, worded
-from roundelay.reports.series import Series, scored, shortened, wrong
+from roundelay.reports.series import Series, scored, series_of, shortened, wrong
+from roundelay.reports.shared import briefly, shared
 from roundelay.reports.wording import Wording
 
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
@@ -72,13 +74,17 @@ def _columns(words: Wording) -> list[Column]:
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """The columns for these runs, and the subsets of the test split beside it where it has any."""
+    """The columns for these runs, without what all share; subsets of the test split beside it where it has any."""
     usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [
         Column(f"test {name} WER", f"the same on the subset {name}", partial(_words, split="test", subset=name))
         for name in dict.fromkeys(name for errors in splits for name in errors.subsets)
     ]
+    common = shared(series_of(runs))
+    one_seed = common.seeds and len({run.results.seed for run in runs}) == 1
+    told = {"learners": common.learners, "seed": one_seed}
+    usual = [column for column in usual if not told.get(column.title)]
     place = next(place for place, column in enumerate(usual) if column.title == "dev WER")
     return [*usual[:place], *parts, *usual[place:]]
 
@@ -98,8 +104,9 @@ class Mean:
     cell: Callable[[Series], str]
 
 
-def means(comparison: Comparison) -> list[Mean]:
-    """The columns of the table over seeds, without those that nothing is known for."""
+def means(comparison: Comparison, *, seeds: bool = False) -> list[Mean]:
+    """The columns of the table over seeds, without those that nothing is known for; seeds where they differ, or if
+    `seeds`."""
     loss = "" if comparison.target is None else f"{comparison.target:.4g}"
     words = worded(run for run, _ in comparison.figures)
     clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
@@ -141,6 +148,8 @@ def means(comparison: Comparison) -> list[Mean]:
             _stale_spread,
         ),
     ]
+    if not seeds and shared(comparison.series).seeds:
+        del columns[0]
     always = ("seeds", "dev loss")
     return [c for c in columns if c.title in always or any(c.cell(s) != MISSING for s in comparison.series)]
 
@@ -150,7 +159,7 @@ def means_table(comparison: Comparison, *, always: bool = False) -> list[list[st
     run to compare with."""
     if not always and len(comparison.series) < 2 and all(len(s.runs) == 1 for s in comparison.series):
         return []
-    columns = means(comparison)
+    columns = means(comparison, seeds=always)
     names = shortened([s.name for s in comparison.series])
     rows = [[name, *(c.cell(s) for c in columns)] for name, s in zip(names, comparison.series, strict=True)]
     return [["strategy", *(column.title for column in columns)], *rows]
@@ -190,10 +199,12 @@ def text_table(runs: Sequence[Run], width: int = 100, target: float | None = Non
         blocks = [beside]
     else:
         blocks = packed(rows, [column.number for column in columns(runs)], width)
-    over_seeds = means_table(compare_runs(runs, target))
+    comparison = compare_runs(runs, target)
+    common = shared(comparison.series)
+    over_seeds = means_table(briefly(comparison, common))
     if over_seeds:
         blocks += packed(over_seeds, [False] + [True] * len(over_seeds[0]), width)
-    return as_text(blocks)
+    return as_text([*([wrap(common.sentence, width)] if common.sentence else []), *blocks])
 
 
 def as_text(blocks: Sequence[Sequence[str]]) -> str:

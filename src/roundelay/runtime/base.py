@@ -7,7 +7,7 @@ import dataclasses
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -135,6 +135,27 @@ class SegmentPlan:
         """The round this segment stops before."""
         return self.epoch.rounds if self.last_round is None else min(self.last_round, self.epoch.rounds)
 
+    def missing(self, frames: Sequence[int], end: int, synchronous: bool) -> tuple[int, ...]:
+        """Examples of this segment that nobody has trained, by the rank of the learner whose part they were.
+
+        Learners that draw from one order have one part, that of the first of them. Under a synchronous strategy every
+        learner has its own; else those of a host have, where hosts draw from their own shards; else all have one.
+
+        Args:
+            frames: counted in this segment, by rank.
+            end: minibatch that it stopped before.
+        """
+        plan, rounds = self.epoch, (self.first_round, max(self.first_round, -(-end // self.epoch.learners)))
+        found = [0] * plan.learners
+        if plan.examples_between(*rounds) == sum(frames):
+            return tuple(found)
+        for group in plan.orders:
+            there = not plan.among or not {*plan.among}.isdisjoint(group)
+            cut = plan if there else dataclasses.replace(plan, among=())  # all of a share's learners are gone
+            for part in [range(rank, rank + 1) for rank in group] if synchronous else [group]:
+                found[part.start] = cut.examples_of(part, *rounds) - sum(frames[rank] for rank in part)
+        return tuple(found)
+
     def rate(self, round_: int) -> float:
         """The learning rate of a round of the epoch. Every runtime takes it from here, so that all agree bit for
         bit."""
@@ -167,7 +188,6 @@ class HostGone:
     ranks: tuple[int, ...]
     reason: str
     redrawn: int = 0  # minibatches that were leased to it, and that others drew again
-    missing: int = 0  # examples that nobody trains in this epoch: of its own shards, or of its rounds
 
 
 @dataclass(frozen=True)
@@ -262,15 +282,25 @@ class Outcome:
     traffic: tuple[Traffic, ...] = ()
     refused: int = 0  # connections from outside that were closed because of what came over them, since the start
     gathered: Gathered | None = None  # what came to gatherings, if any closed
+    missing: tuple[int, ...] = ()  # examples of the segment that nobody trained, by rank: see `SegmentPlan.missing`
 
 
 class LearnerDied(Exception):
-    """A learner died and the strategy cannot go on without it; the state of this segment is lost, earlier ones are
-    not. `frames` were trained in it."""
+    """A learner died and the run cannot go on without it; the state of this segment is lost, earlier ones are not.
+    `frames` were trained in it. Where `last`, no other is left."""
 
-    def __init__(self, rank: int, reason: str, frames: int = 0) -> None:
+    def __init__(self, rank: int, reason: str, frames: int = 0, last: bool = False) -> None:
         super().__init__(f"learner {rank} died: {reason}")
-        self.rank, self.reason, self.frames = rank, reason, frames
+        self.rank, self.reason, self.frames, self.last = rank, reason, frames, last
+
+
+def ended_by_death(strategy: Strategy) -> tuple[str, str]:
+    """The reason why a death ends a run whose learners could go on from memory under another `training.on_death`, and a
+    sentence that says so; empty where the strategy has none."""
+    if not strategy.traits.synchronous:
+        return "--on-death stop ends the run", "With --on-death go-on, or replace, the others train on."
+    why = f"{strategy.label} cannot go on without it"
+    return why, "" if strategy.traits.model == "centre" else "With --on-death go-on the others train on."
 
 
 @dataclass(frozen=True)

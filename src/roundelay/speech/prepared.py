@@ -6,6 +6,7 @@ DATA/lexicon.txt               CMU format
 DATA/fbank40/                  features of all splits (see features/store); DATA/feats/ where they were given
 DATA/piped/                    audio that commands of wav.scp made, where they were allowed; DATA/lhotse/: that lhotse
 DATA/guessed_lexicon.txt       those of its words whose pronunciations were guessed from their spelling, if any
+DATA/cleaned.tsv               what `--clean-transcripts` changed in transcripts, by kind
 DATA/held_out_lexicon.txt      guesses for words that only held-out splits have, if any: to align, never to recognise
 """
 
@@ -58,6 +59,8 @@ class Corpus:
     absent_shards: tuple[int, ...] = ()  # shards of train whose features are not here; nor are their utterances
     train_transcripts: tuple[str, ...] = ()  # of all shards, where some are absent
     unlabelled: bool = False  # to be recognised alone: splits of any names, words or none, no lexicon
+    cleaned: bool = False  # transcripts were rewritten in the dictionary's words (see lexicon/cleaning)
+    changes: Mapping[str, int] = field(default_factory=dict)  # of transcripts, by kind
 
     @property
     def utterances(self) -> list[Utterance]:
@@ -187,6 +190,8 @@ def load_corpus(folder: Path) -> Corpus:
             "remarks": [str(remark) for remark in summary.get("remarks", ())],
             "left_out": {split: [LeftOut(**one) for one in some] for split, some in summary["left_out"].items()},
             "unlabelled": bool(summary.get("unlabelled", False)),
+            "cleaned": bool(summary.get("cleaned", False)),
+            "changes": {str(kind): int(times) for kind, times in summary.get("changes", {}).items()},
         }
         silence, lexicon_name = str(summary["silence"]), str(summary["lexicon"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -239,6 +244,7 @@ def write_prepared(corpus: Corpus) -> None:
             "held_out_words": len(corpus.held_out_words),
             "remarks": corpus.remarks,
             **({"unlabelled": True} if corpus.unlabelled else {}),
+            **({"cleaned": True, "changes": dict(corpus.changes)} if corpus.cleaned else {}),
             "left_out": {
                 split: [{"id": one.id, "reason": one.reason} for one in some] for split, some in corpus.left_out.items()
             },

@@ -7,14 +7,15 @@ EXP/units.txt           names of the columns of a model whose columns are units
 Legend: S columns: tied states, or units and a blank.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load
+from torch import Tensor
 
 from roundelay.core.checksums import read_checked
 from roundelay.core.configure import build
@@ -85,11 +86,25 @@ def load_model(exp: Path) -> AcousticModel:
     told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")
     sizes = build(TrainedSizes, told, str(meta_path))
     try:
-        network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
         tensors = load(path.read_bytes())
+        _check_sizes(sizes, tensors)
+        network = make_network(sizes.model, sizes.parts or sizes.features, sizes.states)
         prior = tensors.pop("prior").numpy()
         network.load_state_dict(tensors)
-    except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError, MemoryError, SafetensorError) as error:
         raise UserError(f"{path}: not the model {meta_path.name} describes ({error}). Train again.") from error
     network.eval()
     return AcousticModel(network, prior, sizes.input, sizes.units)
+
+
+_USUAL_SIZE = 4096  # of whatever a network may have without a tensor of it: neighbours of a frame, frames of a chunk
+
+
+def _check_sizes(sizes: TrainedSizes, tensors: Mapping[str, Tensor]) -> None:
+    """Raise a ValueError where the network would be larger than the tensors it is said to have, before it is made."""
+    largest = max([_USUAL_SIZE, *(length for tensor in tensors.values() for length in tensor.shape)])
+    told = {one.name: getattr(sizes.model, one.name) for one in fields(sizes.model)}
+    for name, value in (told | {"features": sizes.features, "states": sizes.states}).items():
+        most = len(tensors) if "layers" in name else largest
+        if isinstance(value, int) and value > most:
+            raise ValueError(f"{name} is {value}, more than its tensors have")

@@ -1,4 +1,4 @@
-"""A training undisturbed, and the same in a storm: both kept in one folder, and what came of them."""
+"""A training undisturbed, the same in a storm, and once more undisturbed: kept in one folder, and what came of them."""
 
 import math
 import shutil
@@ -20,7 +20,7 @@ from roundelay.storm.script import ScriptCommand, label_of
 from roundelay.storm.story import Story, middle_and_worst
 from roundelay.storm.training import TrainingCommand
 
-UNDISTURBED, STORM = "undisturbed", "storm"
+UNDISTURBED, STORM, AFTER = "undisturbed", "storm", "undisturbed-after"
 CURVE_POINTS = 2000
 """Points of curves an epoch, at most: they tell when minibatches were counted."""
 LONGEST_STORM = 5.0
@@ -45,6 +45,7 @@ class StormOptions:
         most: faults after which there are no more; 0: no limit.
         pace: seconds that every gradient takes longer, so that learners that share cores do not disturb each other.
         link: rate of every host's link, as tc takes it.
+        peers: any host may lead when the first is lost, so faults do not spare it.
     """
 
     recipe: str
@@ -61,6 +62,7 @@ class StormOptions:
     most: int = 0
     pace: float = 0.0
     link: str = LINK
+    peers: bool = False
 
     @property
     def counted(self) -> str:
@@ -68,17 +70,18 @@ class StormOptions:
         return "minibatches" if self.script else "frames"
 
     def command(self, exp: str) -> StormCommand:
-        """The command of one of the two runs."""
+        """The command of one of the runs."""
+        common = self.out / exp, self.hosts, self.learners, self.link, self.peers
         if self.script:
-            return ScriptCommand(self.out / exp, self.hosts, self.learners, self.link, self.script)
+            return ScriptCommand(*common, self.script)
         words = ["--strategy", self.strategy] if self.strategy else []
         for rank in range(self.hosts * self.learners if self.pace else 0):
             words += ["--straggler", f"{rank}:+{self.pace:g}"]
         words += [f"training.curve_points={CURVE_POINTS}", *self.overrides]
-        return TrainingCommand(self.out / exp, self.hosts, self.learners, self.link, self.recipe, tuple(words))
+        return TrainingCommand(*common, self.recipe, tuple(words))
 
     def outcome(self, exp: str, story: Story) -> "RunEnd":
-        """The end of one of the two runs."""
+        """The end of one of the runs."""
         if not self.script:
             return RunEnd.of(results_of(self.out / exp))
         counted = story.progress[-1][1] if story.progress else 0
@@ -92,6 +95,7 @@ class StormOptions:
             "kinds": [*self.kinds],
             "seed": self.seed,
             "most": self.most,
+            "decks": True,
         }
 
 
@@ -120,18 +124,57 @@ class RunEnd:
 @final
 @dataclass(frozen=True)
 class StormResult:
-    """Both stories, and the ends of both runs."""
+    """The stories, and the ends of the undisturbed run and of the one in the storm.
+
+    Attributes:
+        undisturbed: of the run before the storm.
+        after: of the one after it.
+        each: learners on a host.
+    """
 
     undisturbed: Story
     storm: Story
+    after: Story
     results: tuple[RunEnd, RunEnd]
     counted: str = "frames"
+    each: int = 1
+
+    @property
+    def calm(self) -> float:
+        """Minibatches, or frames, that count a second undisturbed: the mean of before and after."""
+        return (self.undisturbed.frames_per_second + self.after.frames_per_second) / 2
 
     @property
     def share(self) -> float:
-        """Minibatches that count a second in the storm, over those of the undisturbed run."""
-        calm = self.undisturbed.frames_per_second
-        return self.storm.frames_per_second / calm if calm else 0.0
+        """Minibatches that count a second in the storm, over those of the undisturbed runs."""
+        return self.storm.frames_per_second / self.calm if self.calm else 0.0
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """The share by either of the undisturbed runs alone, the lower first: the machine was not the same in both."""
+        by = [one.frames_per_second for one in (self.undisturbed, self.after)]
+        found = sorted(self.storm.frames_per_second / calm if calm else 0.0 for calm in by)
+        return found[0], found[1]
+
+    @property
+    def hosts_lost(self) -> int:
+        """Number of hosts that were lost in the storm with all their learners."""
+        return self.storm.hosts_lost(self.each)
+
+    @property
+    def whole(self) -> str:
+        """The share with everything it depends on, in a sentence."""
+        low, high = self.shares
+        storm, calm = self.storm, self.undisturbed
+        lost = {0: "no host was lost", 1: "1 host was lost"}.get(self.hosts_lost, f"{self.hosts_lost} hosts were lost")
+        words = [
+            f"{100 * self.share:.1f} % ({100 * low:.1f} to {100 * high:.1f}) of the {self.counted} that count a second "
+            "without faults",
+            f"{storm.mean_alive:.2f} of {storm.learners} learners alive on average",
+        ]
+        if storm.participation is not None and calm.participation is not None:
+            words.append(f"participation {storm.participation:.2f} of {calm.participation:.2f}")
+        return "; ".join([*words, lost, f"{len(storm.struck)} of {storm.drawn} faults met something"])
 
     def to_json(self) -> dict[str, Any]:
         """The numbers, for programs."""
@@ -143,11 +186,20 @@ class StormResult:
         calm, stormy = self.results
         return {
             "share": round(self.share, 4),
+            "share_range": [round(share, 4) for share in self.shares],
             "faults": len(recoveries),
+            "faults_drawn": self.storm.drawn,
+            "hosts_lost": self.hosts_lost,
+            "learners_alive": round(self.storm.mean_alive, 3),
+            "participation": [
+                None if one.participation is None else round(one.participation, 3)
+                for one in (self.undisturbed, self.storm)
+            ],
             "others_s": others,
             "victim_s": victims,
             "starts": self.storm.starts,
             f"{self.counted}_per_second": [round(one.frames_per_second, 1) for one in (self.undisturbed, self.storm)],
+            f"{self.counted}_per_second_after": round(self.after.frames_per_second, 1),
             "cross_entropy": [dict(calm.losses), dict(stormy.losses)],
             f"{self.counted}_seen": [calm.counted, stormy.counted],
             "left": self.storm.left,
@@ -156,7 +208,7 @@ class StormResult:
 
 
 def run_storm(options: StormOptions, progress: Progress) -> StormResult:
-    """Both runs; one that is there already, from the same command, is not run again.
+    """All three runs; one that is there already, from the same command, is not run again.
 
     Raises:
         UserError: hosts cannot be made on this machine; the training fails by itself; the folder holds runs of another
@@ -171,13 +223,14 @@ def run_storm(options: StormOptions, progress: Progress) -> StormResult:
             max(AT_LEAST, LONGEST_STORM * calm.since_training().seconds),
         )
         stormy = _story(options, STORM, some, options.weather(), progress, longest)
+        after = _story(options, AFTER, iter(()), {}, progress)
     except NoNamespaces as error:
         raise UserError(
             f"no hosts can be made on this machine: {error}. It takes Linux, root or a kernel that lets users make "
             "namespaces, and Debian's packages iproute2 and util-linux."
         ) from None
     ends = options.outcome(UNDISTURBED, calm), options.outcome(STORM, stormy)
-    result = StormResult(calm, stormy, ends, options.counted)
+    result = StormResult(calm, stormy, after, ends, options.counted, options.learners)
     write_json(options.out / "storm-result.json", result.to_json())
     return result
 
@@ -206,4 +259,4 @@ def _story(
 
 def results_of(exp: Path) -> Results:
     """The results of a run that has ended."""
-    return Results.from_json(read_json(exp / Results.FILE))
+    return Results.read(exp)

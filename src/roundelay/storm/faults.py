@@ -1,8 +1,9 @@
 """Faults of hosts and learners: kinds, and random schedules of them.
 
-Faults come as a Poisson process: the times between them are independent and exponential, of a given mean. Which kind,
-which host, and how long one lasts are drawn too, all from one seed, so that a schedule can be had again; what a fault
-meets when it comes depends on the machine.
+Faults come as a Poisson process: the times between them are independent and exponential, of a given mean. Kinds come
+in decks: as many faults in a row as there are kinds have each of them once, in an order that is drawn, so that a short
+storm has the rare and hard ones too. Which host, and how long one lasts are drawn, all from one seed, so that a
+schedule can be had again; what a fault meets when it comes depends on the machine.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,13 +49,15 @@ def schedule(
     Args:
         every: mean seconds between two.
         lasting: mean seconds that one lasts.
-        kinds: of FAULTS, all equally probable.
+        kinds: of FAULTS.
         spares_the_first: kinds that never meet the first host.
     """
     drawn, at = stream(seed, "storm"), 0.0
+    deck: list[str] = []
     while True:
         at += float(drawn.exponential(every))
-        kind = kinds[int(drawn.integers(len(kinds)))]
+        deck = deck or [kinds[int(place)] for place in drawn.permutation(len(kinds))]
+        kind = deck.pop()
         host = int(drawn.integers(1 if kind in spares_the_first else 0, hosts))
         seconds = min(float(drawn.exponential(lasting)), LASTS_AT_MOST * lasting)
         yield Fault(at, kind, host, seconds, float(drawn.random()))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from roundelay.runtime.launch.addresses import PEERS
 from roundelay.runtime.namespaces.hosts import PATH, Hosts
 
 PORT = 29500
@@ -30,11 +31,14 @@ class Look:
         counted: minibatches, or frames, trained and counted so far; several where there is news of several moments.
         living: ranks of learners that live; None: nobody says.
         label: of the training, once; else empty.
+        work: of each learner that is in the model, by rank: minibatches, frames, or means that it gave to; empty: no
+            news.
     """
 
     counted: tuple[int, ...] = ()
     living: tuple[int, ...] | None = None
     label: str = ""
+    work: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -45,12 +49,14 @@ class StormCommand(ABC):
         exp: its folder; output of each host goes to files beside it.
         learners: on each host.
         link: rate of every host's link, as tc takes it.
+        peers: any host may lead when the first is lost (ROUNDELAY_PEERS).
     """
 
     exp: Path
     hosts: int
     learners: int
     link: str = LINK
+    peers: bool = False
 
     @property
     @abstractmethod
@@ -61,6 +67,11 @@ class StormCommand(ABC):
     @abstractmethod
     def comes_back(self) -> bool:
         """True where whoever was killed comes back by the same command while others go on."""
+
+    @property
+    def first_comes_back(self) -> bool:
+        """The same of the first host, where another leads in its place."""
+        return False
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
@@ -104,6 +115,7 @@ class HostedCommand(ABC):
             "ROUNDELAY_SECRET": self._secret,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
+            PEERS: ",".join(map(self.hosts.address, range(self.command.hosts))) if self.command.peers else "",
         }
         with open(self.output(host), "a", encoding="utf-8") as output:
             return self.hosts.start(

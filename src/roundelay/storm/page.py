@@ -56,9 +56,10 @@ def _sentences(found: StormResult, options: StormOptions) -> list[str]:
     struck, digits = len(found.storm.struck), 0 if found.counted == "frames" else 1
     sentences = [
         f"In the storm, {_share(found)} of the minibatches counted that the same learners train undisturbed in the "
-        f"same time: "
-        f"{found.storm.frames_per_second:,.{digits}f} against {found.undisturbed.frames_per_second:,.{digits}f} "
-        f"{found.counted} a second.",
+        f"same time: {found.storm.frames_per_second:,.{digits}f} {found.counted} a second, against "
+        f"{found.undisturbed.frames_per_second:,.{digits}f} before it and {found.after.frames_per_second:,.{digits}f} "
+        "after it, undisturbed.",
+        f"{found.whole}.",
         f"{counted(struck, 'fault')} in {found.storm.since_training().seconds:.0f} s, one every {options.every:g} s on "
         f"average; the run was started {counted(found.storm.starts, 'time')}. {found.counted.capitalize()} trained and "
         f"counted: {storm.counted:,}, undisturbed {calm.counted:,}.",

@@ -1,7 +1,7 @@
 """One training on hosts, under a schedule of faults or none, until it ends: its story."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -69,6 +69,8 @@ class _Watcher:
     begun: float | None = None  # when training began
     ended: float | None = None  # when the first host's command ended well
     useless: int = 0  # starts without new minibatches
+    away: bool = False  # the first host was killed, and another leads: nobody comes back before that run has ended
+    waiting: list[Fault] = field(default_factory=list)  # whose time has come, and which have met nothing yet
 
     def __post_init__(self) -> None:
         command = self.training.command
@@ -109,6 +111,7 @@ class _Watcher:
         at, news = self.now, self.training.look()
         if news.label and self.begun is None:
             self.progress.start(f"{self.training.command.exp.name}: {news.label}")
+        self.story.work = news.work or self.story.work
         for counted in news.counted:
             self.begun = at if self.begun is None else self.begun
             if not self.story.progress or counted > self.story.progress[-1][1]:
@@ -123,7 +126,7 @@ class _Watcher:
     def _calm_down(self) -> None:
         """No more faults, where the run would not end with them."""
         late = 0.0 if self.begun is None else self.now - self.begun
-        if self.next is not None and late > self.longest:
+        if (self.next is not None or self.waiting) and self.story.calmed is None and late > self.longest:
             self.next, self.story.calmed = None, self.now
         if self.ended is None and late > 2 * self.longest:
             raise UserError(
@@ -132,8 +135,9 @@ class _Watcher:
             )
 
     def _over(self) -> bool:
-        """True once all hosts have ended, after the first has ended well."""
-        if self.training.status(0) != 0:
+        """True once all hosts have ended, after one has ended well: the first, unless another may lead."""
+        leaders = range(self.training.command.hosts if self.training.command.peers else 1)
+        if self.ended is None and not any(self.training.status(host) == 0 for host in leaders):
             return False
         if self.ended is None:
             self.ended = self.now
@@ -149,16 +153,24 @@ class _Watcher:
     # What is done ----------------------------------------------------------------------------------------------------
 
     def _strike(self) -> None:
-        """Do what the schedule says, once it is time."""
+        """Do what the schedule says, once it is time. What would meet nothing, as a host that is down, waits until it
+        does, one of a kind and host: else a storm would be milder the worse a run fares."""
         while self.ended is None and self.begun is not None and self.next and self.begun + self.next.at <= self.now:
-            fault, self.next = self.next, next(self.faults, None)
+            if not any((one.kind, one.host) == (self.next.kind, self.next.host) for one in self.waiting):
+                self.waiting.append(self.next)
+            self.story.drawn += 1
+            self.next = next(self.faults, None)
+        if self.ended is not None or self.story.calmed is not None:
+            return
+        for fault in [*self.waiting]:
             if fault.host in self.down or self.training.status(fault.host) is not None:
-                continue  # there is nothing to harm
+                continue
             at = self.now
             with suppress(OSError):
                 if self._do(fault):
                     until = at if fault.kind == "kill" else at + fault.seconds
                     self.story.struck.append(Struck(at, fault.kind, fault.host, until))
+                    self.waiting.remove(fault)
 
     def _do(self, fault: Fault) -> bool:
         """Do a fault, and arrange for its end; False if there was nothing to do it to."""
@@ -173,7 +185,8 @@ class _Watcher:
                 self.later(fault.seconds, lambda: training.resume(process))
         elif fault.kind == "crash":
             training.crash(host)
-            if training.command.comes_back:
+            self.away = self.away or (host == 0 and not training.command.first_comes_back)
+            if training.command.comes_back and not self.away:
                 self._again(host, fault.seconds)
         elif fault.kind == "cut":
             training.hosts.cut(host)
@@ -202,32 +215,41 @@ class _Watcher:
         self.later(seconds, start)
 
     def _start_again(self) -> None:
-        """Give the command again on hosts where it has ended before its time; on all, if on the first."""
+        """Give the command again on hosts where it has ended before its time; on all, where the run has ended."""
         training = self.training
         hosts = range(training.command.hosts)
         if self.ended is not None or self.down >= set(hosts):
             return
-        if training.status(0) not in (None, 0) and 0 not in self.down:
-            if self.story.struck and self.useless >= USELESS_STARTS and self.next is not None:
-                self.next, self.story.calmed, self.useless = None, self.now, 0
-            if not self.story.struck or self.useless >= USELESS_STARTS:
-                raise UserError(
-                    f"the training ends with an error (exit status {training.status(0)}) "
-                    f"{'before any fault' if not self.story.struck else 'without getting on'}: see "
-                    f"{training.output(0)}, whose last line is: {_last_line(training)}"
-                )
-            if running := [host for host in hosts if host not in self.down and training.status(host) is None]:
-                for host in running:  # they end by themselves when they notice
-                    training.end(host)
-                return
-            self.useless += 1
-            self.story.starts += 1
-            for host in hosts:
-                if host not in self.down:
-                    self._again(host, self.again_after)
+        running = [host for host in hosts if host not in self.down and training.status(host) is None]
+        all_come_back = training.command.peers and training.command.first_comes_back
+        led = bool(running) if all_come_back or self.away else training.status(0) in (None, 0) or 0 in self.down
+        if not led:
+            self._all_again(running)
             return
-        for host in hosts[1:] if training.command.comes_back else ():
+        for host in hosts[0 if all_come_back else 1 :] if training.command.comes_back and not self.away else ():
             if host not in self.down and training.status(host) not in (None, 0):
+                self._again(host, self.again_after)
+
+    def _all_again(self, running: Sequence[int]) -> None:
+        """The run has ended before its time: give the command again on all hosts, once none is `running`."""
+        training = self.training
+        if self.story.struck and self.useless >= USELESS_STARTS and (self.next is not None or self.waiting):
+            self.next, self.story.calmed, self.useless = None, self.now, 0
+            self.waiting.clear()
+        if not self.story.struck or self.useless >= USELESS_STARTS:
+            raise UserError(
+                f"the training ends with an error (exit status {training.status(0)}) "
+                f"{'before any fault' if not self.story.struck else 'without getting on'}: see "
+                f"{training.output(0)}, whose last line is: {_last_line(training)}"
+            )
+        for host in running:  # they end by themselves when they notice
+            training.end(host)
+        if running:
+            return
+        self.useless, self.away = self.useless + 1, False
+        self.story.starts += 1
+        for host in range(training.command.hosts):
+            if host not in self.down:
                 self._again(host, self.again_after)
 
 

@@ -20,8 +20,14 @@ class ScriptCommand(StormCommand):
 
     @property
     def spares_the_first(self) -> tuple[str, ...]:
-        """The first host's process ends with its last learner, and with it every session."""
+        """The first host's process ends with its last learner, and with it every session that nobody else may lead."""
+        if self.peers:
+            return ()
         return ("crash", "cut", "kill") if self.learners == 1 else ("crash", "cut")
+
+    @property
+    def first_comes_back(self) -> bool:
+        return True
 
     @property
     def comes_back(self) -> bool:
@@ -34,6 +40,7 @@ class ScriptCommand(StormCommand):
             "hosts": self.hosts,
             "learners": self.learners,
             "link": self.link,
+            "peers": self.peers,
         }
 
     def on(self, hosts: Hosts) -> "HostedScript":
@@ -52,7 +59,8 @@ class HostedScript(HostedCommand):
     def start(self, host: int) -> None:
         learners, folder = self.command.learners, self.command.exp.resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        if host == 0:  # all begin anew, or go on from what the script has saved
+        others = [one for one in self.processes if one != host]
+        if host == 0 and all(self.status(one) is not None for one in others):  # all begin anew, or from what was saved
             for note in folder.glob("*.note"):
                 note.unlink()
         words = [sys.executable, "-m", "roundelay.storm.noted", str(folder), *self._words]
@@ -74,7 +82,8 @@ class HostedScript(HostedCommand):
         elif notes:  # whoever has taken most steps has looked last, or about
             living = max(notes.values(), key=lambda note: note.at).living
         counted = (sum(note.steps for note in notes.values()),) if any(note.steps for note in notes.values()) else ()
-        return Look(counted, living, self._label())
+        work = tuple(note.steps for _, note in sorted(notes.items()))
+        return Look(counted, living, self._label(), work)
 
     def _label(self) -> str:
         if self._labelled:

@@ -10,6 +10,9 @@ from typing import Any, final
 
 from roundelay.core.records import known
 
+NOTICED_SECONDS = 2.0
+"""Seconds within which what has happened is seen: a run tells once a second who lives."""
+
 
 @final
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Story:
         seconds: until all hosts had ended.
         left: processes that outlived the run.
         calmed: when faults were ended (s), for the run would not have ended with them; None: they were not.
+        drawn: faults whose time came, those that never met anything included.
+        work: of each learner that entered the model, in any unit, by rank; empty: not known.
     """
 
     learners: int
@@ -66,6 +71,8 @@ class Story:
     seconds: float = 0.0
     left: int = 0
     calmed: float | None = None
+    drawn: int = 0
+    work: tuple[int, ...] = ()
 
     def see_frames(self, at: float, frames: int) -> None:
         """So many frames are trained and counted."""
@@ -84,6 +91,35 @@ class Story:
             return 0.0
         (first, begun), (last, frames) = self.progress[0], self.progress[-1]
         return (frames - begun) / max(last - first, 1e-9)
+
+    @property
+    def mean_alive(self) -> float:
+        """Mean number of learners alive, from the first to the last minibatches seen; 0 if too few were."""
+        if len(self.progress) < 2 or not self.living:
+            return 0.0
+        begin, end = self.progress[0][0], self.progress[-1][0]
+        moments = [(max(at, begin), len(ranks)) for at, ranks in self.living if at < end]
+        if not moments:
+            return 0.0
+        moments[0] = (begin, moments[0][1])
+        spans = pairwise([*moments, (end, 0)])
+        return sum((until - at) * number for (at, number), (until, _) in spans) / max(end - begin, 1e-9)
+
+    @property
+    def participation(self) -> float | None:
+        """Work that entered the model, in learners that did as much as the busiest one; None where it is not known.
+        Two learners that worked all the time: 2. One of two that was away for half of it: 1.5."""
+        return sum(self.work) / max(self.work) if any(self.work) else None
+
+    def hosts_lost(self, each: int) -> int:
+        """Number of hosts that were lost with all their learners, of which each has so many: those that were killed,
+        and those that were off the network until they were taken for dead."""
+        lost = 0
+        for one in self.struck:
+            ranks = {*range(one.host * each, (one.host + 1) * each)}
+            while_cut = [seen for at, seen in self.living if one.at < at <= one.until + NOTICED_SECONDS]
+            lost += one.kind == "crash" or (one.kind == "cut" and any(ranks.isdisjoint(seen) for seen in while_cut))
+        return lost
 
     def since_training(self) -> "Story":
         """The same, with seconds counted from the first minibatches that were seen."""
@@ -126,6 +162,7 @@ class Story:
         fields = known(cls, value)
         fields["progress"] = [(at, frames) for at, frames in fields["progress"]]
         fields["living"] = [(at, tuple(ranks)) for at, ranks in fields["living"]]
+        fields["work"] = tuple(fields.get("work", ()))
         fields["struck"] = [Struck(**known(Struck, one)) for one in fields["struck"]]
         return cls(**fields)
 

@@ -10,8 +10,7 @@ from typing import Any, final
 from roundelay.core.errors import UserError
 from roundelay.core.live import Live, read_live
 from roundelay.core.parsing import parse_json
-from roundelay.core.records import CurvePoint, Record, RunStarted, Segment, from_mapping
-from roundelay.reports.runs import EVENTS
+from roundelay.core.records import EVENTS, CurvePoint, Record, RunStarted, Segment, from_mapping, of_kind, read_events
 from roundelay.runtime.namespaces.hosts import Hosts
 from roundelay.storm.hosted import HostedCommand, Look, StormCommand
 
@@ -31,7 +30,7 @@ class TrainingCommand(StormCommand):
 
     @property
     def spares_the_first(self) -> tuple[str, ...]:
-        return "crash", "cut"
+        return () if self.peers else ("crash", "cut")
 
     @property
     def comes_back(self) -> bool:
@@ -44,6 +43,7 @@ class TrainingCommand(StormCommand):
             "learners": self.learners,
             "options": [*self.options],
             "link": self.link,
+            "peers": self.peers,
         }
 
     def on(self, hosts: Hosts) -> "HostedTraining":
@@ -78,10 +78,9 @@ class HostedTraining(HostedCommand):
         label = next((record.label for record in records if isinstance(record, RunStarted)), "")
         counted = tuple(record.frames for record in records if isinstance(record, CurvePoint | Segment))
         live = self._live()
-        ended = self.status(0) is not None
-        return Look(
-            counted, () if ended else None if live is None or live.living is None else tuple(live.living), label
-        )
+        ended = all(self.status(host) is not None for host in self.processes)
+        living = None if live is None or live.living is None else tuple(live.living)
+        return Look(counted, () if ended else living, label, work_of(self._tail.segments()) if ended else ())
 
     def _live(self) -> Live | None:
         """The present state of the run; None if it says none."""
@@ -90,12 +89,31 @@ class HostedTraining(HostedCommand):
         return None
 
 
+def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
+    """The work of each learner that entered the model, by rank: means that it gave to, where all learners take them;
+    else frames. What one has trained between its last mean and its death is in no model."""
+    whole: list[int] = []
+    for segment in segments:
+        work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
+        whole += [0] * (len(work) - len(whole))
+        for rank, number in enumerate(work):
+            whole[rank] += number
+    return tuple(whole)
+
+
 @final
 class EventsTail:
     """New records of `events.jsonl`, which may be cut back when a run goes back to a checkpoint."""
 
     def __init__(self, exp: Path) -> None:
         self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
+
+    def segments(self) -> Sequence[Segment]:
+        """Those that are in the log now."""
+        try:
+            return of_kind(read_events(self._path), Segment)
+        except UserError:
+            return []
 
     def new(self) -> Sequence[Record]:
         """Records since the last call, in order."""

@@ -34,9 +34,9 @@ class Traits:
     travels, so all learners are on one host."""
     alone_is_sgd: bool = True
     """With one learner it is plain SGD."""
-    rows: Literal["one model", "own"] = "one model"
-    """Learners go on from one model, in every step or when a block ends, or each from a row of its own, which is never
-    quite the others'."""
+    rows: Literal["equal", "one model", "own"] = "one model"
+    """Rows are equal after every step, for all learners update by one mean of gradients; or learners go on from one
+    model when a block ends; or each from a row of its own, which is never quite the others'."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""

@@ -31,6 +31,7 @@ class DelayedGradient(Strategy):
         staleness_bound=1,
         waits="everybody for the slowest, behind the gradient",
         alone_is_sgd=False,
+        rows="equal",
     )
 
     async def learn(self, me: Me) -> None:

@@ -23,19 +23,17 @@ from roundelay.packed.model import Model
 from roundelay.runtime.base import wall_clock
 from roundelay.speech.audio.activity import (
     FRAMES_PER_SECOND,
+    Activity,
     Cutting,
-    Energies,
     Span,
     joined,
     quiet_place,
-    smoothed,
-    speech_spans,
 )
 from roundelay.speech.audio.sound import Sound
 from roundelay.speech.audio.speed import Resampler
 from roundelay.speech.data.problems import Unusable, counted
 from roundelay.speech.search.beam import GrowingSearch
-from roundelay.transcription.transcript import Segment, placed
+from roundelay.transcription.transcript import UNSURE, Segment, placed, without_confidences
 
 Samples = npt.NDArray[np.float32]
 
@@ -95,11 +93,13 @@ class Latencies:
     Attributes:
         final: audio from the end of the speech to the final words of every utterance (s).
         computing_final, computing: time that final words, and words so far, took to be found (s).
+        unsure: utterances whose words have no confidence.
     """
 
     final: list[float] = field(default_factory=list)
     computing_final: list[float] = field(default_factory=list)
     computing: list[float] = field(default_factory=list)
+    unsure: int = 0
 
     def report(self) -> list[str]:
         """Sentences for people."""
@@ -112,6 +112,8 @@ class Latencies:
         ]
         if self.computing:
             lines[1] += f"; words so far, each time, {_mean_and_most(self.computing)}"
+        if self.unsure:
+            lines.append(f"{counted(self.unsure, 'utterance')} {UNSURE}")
         return lines
 
 
@@ -153,9 +155,7 @@ class Live:
     ) -> None:
         self._latencies, self._so_far = latencies or Latencies(), so_far
         self._model, self._cutting, self._rate = model, cutting, model.sample_rate
-        self._energies = Energies(self._rate)
-        self._level: npt.NDArray[np.float32] = np.zeros(0, np.float32)
-        self._level_first = 0  # frame
+        self._activity = Activity(self._rate, cutting.detector)
         self._held: Samples = np.zeros(0, np.float32)
         self._held_first = 0  # frame
         self._start: int | None = None  # frame in which the utterance begins
@@ -185,11 +185,11 @@ class Live:
 
     @property
     def _now(self) -> int:
-        return self._level_first + len(self._level)
+        return self._activity.first + len(self._activity)
 
     def _take(self, block: Samples) -> None:
         self._held = np.concatenate([self._held, block])
-        self._level = np.concatenate([self._level, self._energies.push(block)])
+        self._activity.push(block)
 
     def _heard(self, *, last: bool) -> Iterator[Update]:
         while True:
@@ -210,7 +210,8 @@ class Live:
 
     def _spans(self) -> list[Span]:
         """Speech that is held, in frames of the whole stream."""
-        found = [(a + self._level_first, b + self._level_first) for a, b in speech_spans(smoothed(self._level))]
+        earlier = self._activity.first
+        found = [(a + earlier, b + earlier) for a, b in self._activity.spans()]
         begin = self._held_first if self._start is None else self._start
         return [(max(a, begin), b) for a, b in found if b > begin]
 
@@ -221,15 +222,14 @@ class Live:
         spoken = utterances[0][1] if utterances else self._start
         limit = self._start + self._frames(self._cutting.longest)
         if spoken > limit or (self._now > limit and not utterances):
-            half = (self._start + limit) // 2 - self._level_first
-            place = quiet_place(smoothed(self._level), self._of_level(spans), half, limit - self._level_first)
-            return place + self._level_first, place + self._level_first
+            earlier = self._activity.first
+            half = (self._start + limit) // 2 - earlier
+            here = [(max(0, a - earlier), b - earlier) for a, b in spans]
+            place = quiet_place(self._activity.level, here, half, limit - earlier) + earlier
+            return place, place
         if utterances and (last or self._now - spoken >= self._frames(self._cutting.pause)):
             return min(spoken + self._frames(self._cutting.margin), self._now), spoken
         return (self._now, self._now) if last else None
-
-    def _of_level(self, spans: Sequence[Span]) -> list[Span]:
-        return [(max(0, a - self._level_first), b - self._level_first) for a, b in spans]
 
     def _partial(self) -> Update:
         assert self._start is not None
@@ -247,6 +247,7 @@ class Live:
         while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
             self._past.popleft()
         found = self._model.of_features(features, self._model.statistics(list(self._past)))
+        self._latencies.unsure += without_confidences(found.timed)
         self._latencies.computing_final.append(wall_clock() - begun)
         start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
         segment = placed(found.words, found.timed, start, until)
@@ -265,9 +266,8 @@ class Live:
         if before > self._held_first:
             self._held = self._held[self._at(before) - self._at(self._held_first) :].copy()
             self._held_first = before
-        if (old := before - _HISTORY - self._level_first) > 0:
-            self._level = self._level[old:].copy()
-            self._level_first += old
+        if (old := before - _HISTORY - self._activity.first) > 0:
+            self._activity.forget(old)
 
     def _frames(self, seconds: float) -> int:
         return round(seconds * FRAMES_PER_SECOND)

@@ -26,7 +26,8 @@ class CallResult:
         failed: recordings that could not be used.
         notes: on others.
         kept: recordings that were there already.
-        seconds: of audio that was recognised now.
+        seconds: of audio that was heard now, all channels together.
+        speech: seconds of it that were recognised, pauses left out.
         real_time_factor: seconds of one core per second of that audio.
     """
 
@@ -35,6 +36,7 @@ class CallResult:
     notes: list[str] = field(default_factory=list)
     kept: int = 0
     seconds: float = 0.0
+    speech: float = 0.0
     real_time_factor: float = 0.0
 
     def report(self, recordings: int) -> list[str]:
@@ -43,7 +45,8 @@ class CallResult:
         done = f"{counted(recordings, 'recording')}"
         done += f", {self.kept} of them transcribed before" if self.kept else ""
         if self.seconds:
-            done += f"; {self.seconds:,.1f} s of audio at {self.real_time_factor:.3f} x real time on one core"
+            pauses = f", {self.speech:,.1f} s of them speech," if self.speech < 0.999 * self.seconds else ""
+            done += f"; {self.seconds:,.1f} s of audio{pauses} at {self.real_time_factor:.3f} x real time on one core"
         lines.append(done)
         if self.failed:
             lines.append(f"{len(self.failed)} of {counted(recordings, 'recording')} could not be transcribed:")
@@ -85,7 +88,8 @@ def transcribe_all(
             to.write(one.recording, one.transcripts)
         else:
             to(_shown(one, name, several=len(recordings) > 1))
-    result.seconds, result.real_time_factor = transcriber.seconds, transcriber.real_time_factor
+    result.seconds, result.speech = transcriber.heard, transcriber.seconds
+    result.real_time_factor = transcriber.real_time_factor
     return result
 
 
@@ -127,5 +131,6 @@ def options_of(options: Options, name: str) -> dict[str, object]:
         "speaker": options.speaker,
         "longest": cutting.longest,
         "pause": cutting.pause,
+        "detector": cutting.detector,
         "times": name in TIMED,
     }

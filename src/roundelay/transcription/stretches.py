@@ -13,7 +13,7 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed
+from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, cut
 
 Samples = npt.NDArray[np.float32]
 
@@ -43,11 +43,8 @@ class Stretches:
     def __init__(self, rate: int, cutting: Cutting, seconds: float = STRETCH_SECONDS) -> None:
         self._rate, self._cutting = rate, cutting
         self._most = max(round(seconds * FRAMES_PER_SECOND), round(2 * cutting.longest * FRAMES_PER_SECOND) + _SETTLED)
-        self._energies = Energies(rate)
-        self._samples: list[Samples] = []
-        self._level: list[npt.NDArray[np.float32]] = []
-        self._frames = 0  # in `_level`
-        self._first = 0  # frame of the recording with which `_level` begins
+        self._activity = Activity(rate, cutting.detector)
+        self._samples: list[Samples] = []  # from the first frame on that is remembered
         self.samples = 0  # given so far
 
     def push(self, samples: Samples) -> Iterator[list[CutPiece]]:
@@ -57,40 +54,37 @@ class Stretches:
             block = samples[begin : begin + step]
             self.samples += len(block)
             self._samples.append(block)
-            self._level.append(self._energies.push(block))
-            self._frames += len(self._level[-1])
-            if self._frames >= self._most and (pieces := self._cut(last=False)):
+            self._activity.push(block)
+            if len(self._activity) >= self._most and (pieces := self._cut(last=False)):
                 yield pieces
 
     def finish(self) -> list[CutPiece]:
-        """The pieces that are left. A recording that fits into one is left as it is."""
-        fits = self.samples <= self._cutting.longest * self._rate
-        if self._first == 0 and fits:
-            return [CutPiece(0.0, self._held())] if self.samples else []
-        return self._cut(last=True)
+        """The pieces that are left. A short recording in which anybody speaks is left as it is."""
+        short = self.samples <= min(self._cutting.whole, self._cutting.longest) * self._rate
+        if self._activity.first > 0 or not short:
+            return self._cut(last=True)
+        return [CutPiece(0.0, self._held())] if self._activity.anybody() else []
 
     def _held(self) -> Samples:
         return np.concatenate(self._samples) if self._samples else np.zeros(0, np.float32)
 
     def _cut(self, *, last: bool) -> list[CutPiece]:
-        samples, level = self._held(), np.concatenate(self._level)
-        spans = cut(smoothed(level), self._cutting)
+        samples, level, earlier = self._held(), self._activity.level, self._activity.first
+        spans = cut(level, self._cutting, self._activity.spans())
         kept_from = len(level)
         if not last:
             # A piece that ends where the samples do may go on, and is cut anew.
             open_end = bool(spans) and spans[-1][1] > len(level) - _SETTLED
             kept_from = spans.pop()[0] if open_end else len(level) - _SETTLED
-        begin = self._at(self._first)
+        begin = self._at(earlier)
         pieces = []
         for first, after in spans:
             # The last samples may be fewer than a frame.
-            end = len(samples) if last and after == len(level) else self._at(self._first + after) - begin
-            start = self._at(self._first + first)
+            end = len(samples) if last and after == len(level) else self._at(earlier + after) - begin
+            start = self._at(earlier + first)
             pieces.append(CutPiece(start / self._rate, samples[start - begin : end].copy()))
-        self._samples = [samples[self._at(self._first + kept_from) - begin :].copy()]
-        self._level = [level[kept_from:]]
-        self._frames = len(level) - kept_from
-        self._first += kept_from
+        self._samples = [samples[self._at(earlier + kept_from) - begin :].copy()]
+        self._activity.forget(kept_from)
         return pieces
 
     def _at(self, frame: int) -> int:

@@ -7,13 +7,14 @@ is taken for one speaker, or all of a folder, or all that is given.
 import math
 import resource
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, final
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay.speech.audio.activity import Cutting
 from roundelay.speech.audio.reading import AudioError, audio_shape
@@ -23,7 +24,7 @@ from roundelay.speech.data.problems import Unusable, counted
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.transcription.inputs import Recording
 from roundelay.transcription.stretches import STRETCH_SECONDS, CutPiece, Stretches
-from roundelay.transcription.transcript import ChannelTranscript, Segment, placed
+from roundelay.transcription.transcript import UNSURE, ChannelTranscript, Segment, placed, without_confidences
 
 Samples = npt.NDArray[np.float32]
 SpeakerIs = Literal["file", "folder", "all"]
@@ -48,9 +49,15 @@ class Recogniser(Protocol):
         ...
 
     def recognise_many(
-        self, recordings: Iterable[tuple[str, Sequence[Samples]]], workers: int = 0, *, times: bool = True
+        self,
+        recordings: Iterable[tuple[str, Sequence[Samples]]],
+        workers: int = 0,
+        *,
+        times: bool = True,
+        narrow: Container[str] = (),
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
-        """The words of all pieces (N,) of each of these speakers, in order."""
+        """The words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
+        recorded at a lower rate, grows meanwhile."""
         ...
 
 
@@ -76,7 +83,7 @@ class Options:
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finished:
     """A recording, with its transcripts by channel, or what is wrong with it; `note` says what is amiss otherwise."""
 
@@ -84,6 +91,23 @@ class Finished:
     transcripts: tuple[ChannelTranscript, ...] = ()
     problem: str = ""
     note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The words of all channels, a line each.
+
+        Raises:
+            UserError: there is a problem in place of words.
+        """
+        if self.problem:
+            raise UserError(self.problem)
+        return "\n".join(channel.text for channel in self.transcripts)
+
+    def __repr__(self) -> str:
+        if self.problem:
+            return f"<{self.recording.source}: {self.problem}>"
+        seconds = max((channel.seconds for channel in self.transcripts), default=0.0)
+        return f"<{self.recording.source}, {seconds:.1f} s: {self.text}>"
 
 
 @final
@@ -96,13 +120,19 @@ class _Underway:
     seconds: float = 0.0
     waiting: int = 0  # pieces that are not recognised yet
     read: bool = False
+    narrow: bool = False  # recorded at a lower rate than the model's
     problem: str = ""
     note: str = ""
+    unsure: float = 0.0  # seconds whose words have no confidence
 
     def finished(self) -> Finished:
         if self.problem:
             return Finished(self.recording, problem=self.problem)
         name, several = self.recording.name, len(self.segments) > 1
+        said = any(segment.words for segments in self.segments.values() for segment in segments)
+        notes = [self.note] * bool(self.note) + [f"{self.recording.source}: nothing was said"] * (not said)
+        if self.unsure:
+            notes.append(f"{self.recording.source}: {self.unsure:.1f} s of it {UNSURE}")
         return Finished(
             self.recording,
             tuple(
@@ -115,7 +145,7 @@ class _Underway:
                 )
                 for channel, segments in sorted(self.segments.items())
             ),
-            note=self.note,
+            note="; ".join(notes),
         )
 
 
@@ -133,19 +163,20 @@ class Transcriber:
     """Transcribes recordings with a model.
 
     Attributes:
-        seconds: of audio that was recognised, all channels together.
+        seconds: of audio that was recognised, all channels together: pieces with speech.
+        heard: seconds of audio that these were cut from.
         processor_seconds: that this took, in all processes; known when all is done.
     """
 
     def __init__(self, model: Recogniser, options: Options = Options()) -> None:
         self._model, self._options = model, options
         self._underway: deque[_Underway] = deque()  # in the order given
-        self.seconds = self.processor_seconds = 0.0
+        self.seconds = self.processor_seconds = self.heard = 0.0
 
     @property
     def real_time_factor(self) -> float:
         """Seconds of one core per second of audio."""
-        return self.processor_seconds / max(self.seconds, 1e-9)
+        return self.processor_seconds / max(self.heard, 1e-9)
 
     def run(self, recordings: Sequence[Recording], progress: Progress | None = None) -> Iterator[Finished]:
         """Each recording, as soon as it and all before it are done. One that cannot be used stops no other."""
@@ -157,8 +188,9 @@ class Transcriber:
         # Units are read ahead of their results; these come in the same order.
         sent: deque[list[_Part]] = deque()
         try:
-            units, how = self._units(recordings, sent), self._options
-            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times):
+            narrow: set[str] = set()
+            units, how = self._units(recordings, sent, narrow), self._options
+            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times, narrow=narrow):
                 before = self.seconds
                 for part, said in zip(sent.popleft(), found, strict=True):
                     self._add(part, said)
@@ -174,6 +206,8 @@ class Transcriber:
         seconds = len(part.piece.samples) / self._model.sample_rate
         segment = placed(said.words, said.timed, part.piece.start, part.piece.start + seconds)
         part.of.segments[part.channel].append(segment)
+        if without_confidences(said.timed):
+            part.of.unsure += seconds
         part.of.waiting -= 1
         self.seconds += seconds
 
@@ -184,11 +218,13 @@ class Transcriber:
             yield self._underway.popleft().finished()
 
     def _units(
-        self, recordings: Sequence[Recording], sent: deque[list[_Part]]
+        self, recordings: Sequence[Recording], sent: deque[list[_Part]], narrow: set[str]
     ) -> Iterator[tuple[str, Sequence[Samples]]]:
         """Pieces that are normalised together; what they are goes to `sent`."""
         for number, parts in enumerate(self._together(recordings)):
             sent.append(parts)
+            if any(part.of.narrow for part in parts):
+                narrow.add(str(number))
             yield str(number), [part.piece.samples for part in parts]
 
     def _together(self, recordings: Sequence[Recording]) -> Iterator[list[_Part]]:
@@ -217,9 +253,10 @@ class Transcriber:
         try:
             with open_sound(here.recording.path) as sound:
                 if sound.rate < rate:
+                    here.narrow = True
                     here.note = (
                         f"{here.recording.source}: recorded at {sound.rate:,} Hz, where the model hears {rate:,}: "
-                        f"nothing lies above {sound.rate // 2:,} Hz"
+                        f"nothing lies above {sound.rate // 2:,} Hz, and noise may become words"
                     )
                 cutters: dict[int, tuple[Resampler, Stretches]] = {}
                 for block in self._chosen(sound):
@@ -235,8 +272,9 @@ class Transcriber:
                         if pieces:
                             yield channel, pieces
                     here.seconds = stretches.samples / rate
+                    self.heard += here.seconds
         except AudioError as error:
-            here.problem = str(error).replace(str(here.recording.path), here.recording.source, 1)
+            here.problem = str(error).replace(str(here.recording.path), here.recording.source)
         here.read = True
 
     def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:

@@ -10,6 +10,13 @@ import numpy as np
 
 from roundelay.speech.scoring.formats.ctm import TimedWord
 
+UNSURE = "fit too many word strings to tell how sure the words are: they have no confidence"
+
+
+def without_confidences(timed: Sequence[TimedWord]) -> bool:
+    """True if words have times, and no confidence."""
+    return any(word.confidence is None for word in timed)
+
 
 @final
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import numpy as np
 from roundelay import __version__
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.core.files import read_json, write_json, write_text
+from roundelay.core.files import read_json, refuse_ours, write_json, write_text
 from roundelay.exporting.kaldi.features import (
     filterbank_of,
     frame_options,
@@ -81,6 +81,7 @@ def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
     """
     need("speech", "export kaldi of a packed model")
     folder, out = Path(source), Path(out)
+    refuse_ours(out)
     packed = read_packed(folder)
     models = [load_model(folder / one.folder) for one in packed.networks]
     _refuse_units(models[0], folder)

@@ -16,6 +16,7 @@ from typing import final
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.entering import Entrance
 from roundelay.runtime.attached.membership import CLOSED, Attendance, breathes
+from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.launch.local_rendezvous import close_all, receive_fact, returning_name, send_fact
 from roundelay.runtime.launch.peers import peer_user
 from roundelay.runtime.launch.world import World
@@ -86,9 +87,9 @@ class Returns(BetweenSteps):
         if type(rank) is not int or rank not in self._dead() or breathes(self._arena, rank):
             send_fact(connection, {"problem": f"learner {rank} is none of the dead {self._dead()} of this session"})
             return
-        other = {name: value for name, value in self._facts.items() if said.get(name) != value}
+        other = differing(self._facts, {name: said.get(name) for name in self._facts})
         if other:
-            named = ", ".join(f"{name} {value}, and it has {said.get(name)}" for name, value in other.items())
+            named = ", ".join(f"{name} {mine}, and it has {theirs}" for name, mine, theirs in other)
             send_fact(connection, {"problem": f"the session it comes back to has {named}"})
             return
         own = os.open(f"/proc/self/fd/{self._arena.descriptor}", os.O_RDWR | os.O_CLOEXEC)  # locks are by opened file

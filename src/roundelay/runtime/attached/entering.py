@@ -5,9 +5,9 @@ Legend: P parameters, L learners.
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,8 +17,9 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.settings import said
 from roundelay.runtime.hosts.options import SessionHostOptions
-from roundelay.runtime.hosts.terms import check_may_join
+from roundelay.runtime.hosts.terms import check_may_join, differing
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
@@ -51,8 +52,8 @@ class AttachTerms:
     strategy: Strategy
     seed: int
     patience_seconds: float
-    signature: str = ""  # of the module: names, shapes and types
-    frozen: int = 0  # a fingerprint of the parameters that are not trained
+    module: Mapping[str, Any] = field(default_factory=dict)  # its parameters and buffers, in words
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizers; see settings.py
     tensors: int = 0  # trainable parameters of the module are in so many
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
@@ -68,6 +69,12 @@ class AttachTerms:
     def goes_on(self) -> bool:
         """Do learners that wait for each other go on without one that dies?"""
         return self.strategy.traits.synchronous and self.on_death == "go-on"
+
+    @property
+    def settings_in_common(self) -> Mapping[str, Any]:
+        """Settings of optimizers that all must have: where rows are equal, all step theirs alike."""
+        equal = self.strategy.traits.rows == "equal"
+        return {name: value for name, value in self.settings.items() if equal and name != "torch"}
 
     @property
     def needs_all(self) -> bool:
@@ -107,11 +114,11 @@ class Entrance:
         self.facts: dict[str, Any] = {
             "strategy": repr(terms.strategy),
             "seed": terms.seed,
-            "names, shapes and types of parameters": terms.signature,
-            "values of frozen parameters": terms.frozen,
+            "on_death": terms.on_death,
+            **terms.module,
+            **terms.settings_in_common,
             "parameters": initial.numel(),
             "bytes of buffers": shown.numel(),
-            "on_death": terms.on_death,
         }
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""
@@ -278,12 +285,12 @@ class Entrance:
             raise UserError(f"rank {self.rank}: the learners' rows on devices cannot be mapped ({error}).") from error
 
     def _check(self, theirs: dict[str, Any]) -> None:
-        for name, value in self.facts.items():
-            if theirs.get(name) != value:
-                raise UserError(
-                    f"rank {self.rank} attaches with {name} {value}, rank {self._first} with {theirs.get(name)}: all "
-                    "learners must run the same script with the same options, and attach in the same order."
-                )
+        found = differing(self.facts, {name: theirs.get(name) for name in self.facts})
+        for name, mine, other in found[:1]:
+            raise UserError(
+                f"rank {self.rank} attaches with {name} {said(mine)}, rank {self._first} with {said(other)}: all "
+                "learners must run the same script with the same options, and attach in the same order."
+            )
 
 
 def _shared(layout: Layout) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Draw, Effect
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
@@ -35,6 +34,8 @@ from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
+from roundelay.runtime.attached.settings import Settings, SettingsTables, SteppedByLoop
+from roundelay.runtime.attached.shares import Shares, ShareTables, ShareTerms
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote, VoteTables
@@ -72,7 +73,7 @@ class AttachedLearner:
         update: `update(gradient, own, given)` changes the row by a gradient (P,), which is `own` if it is the one given
             to `answer` and not a mean of several; `given` says of which parameters it is one. True: and the snapshot is
             as the row is.
-        optimizer: does what `update` says, and answers for its momentum.
+        optimizer: does what `update` says, and answers for its momentum and its numbers.
         device: of the module, where snapshots are to be; None: in the memory of the host.
 
     Raises:
@@ -86,7 +87,7 @@ class AttachedLearner:
         initial: Tensor,
         shown: Tensor,
         update: Update,
-        optimizer: LocalOptimizer,
+        optimizer: SteppedByLoop,
         device: torch.device | None = None,
     ) -> None:
         prepare_publishing()
@@ -131,6 +132,7 @@ class AttachedLearner:
             self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
+        self._shares = Shares(self.arena.view(ShareTables), self.rank, joined=not self.strategy.traits.synchronous)
         self._begin(tuple(living))
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
@@ -142,7 +144,7 @@ class AttachedLearner:
         arena.queue.rounds[rank] = arena.view(VoteTables).cast[rank] = 0
 
     def _build(
-        self, access: ArenaAccess, optimizer: LocalOptimizer, update: Update, device: torch.device | None
+        self, access: ArenaAccess, optimizer: SteppedByLoop, update: Update, device: torch.device | None
     ) -> None:
         """The engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the loop
         looks at the point between steps as well."""
@@ -150,17 +152,21 @@ class AttachedLearner:
         self._deferred = Deferred()
         self._vectors = vectors = make_vectors(access, device, traits, between_devices=False)
         self._means = self._around.means()
-        self._update = VotedUpdate(access, self._terms, self._means, vectors.gradient, update, self._asked)
+        tables, facts = self.arena.view(SettingsTables), self._terms.settings
+        self.settings = Settings(tables, self.rank, facts, optimizer, self.strategy)
+        self._update = VotedUpdate(
+            access, self._terms, self._means, vectors.gradient, update, self._asked, self.settings
+        )
         snapshot = torch.empty_like(vectors.row.vector, device=device or vectors.row.vector.device)
         if device is not None and not vectors.resident:
             pinned(snapshot)
             pinned(vectors.gradient)
-        tables = self.arena.optimizer
+        states = self.arena.optimizer
         self.me = LearnerState(
             LearnerPlace(self.rank, self.learners, self._terms.seed, minibatches_a_round=self.learners),
             LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
             optimizer,
-            LearnerTables(tables.steps, self.arena.counts, tables.scalars[self.rank]),
+            LearnerTables(states.steps, self.arena.counts, states.scalars[self.rank]),
             update=self._update,
             deferred=self._deferred,
         )
@@ -277,8 +283,10 @@ class AttachedLearner:
             arena.shown(self.rank).copy_(shown)
         self._finish()
         self._vectors.move_out()
+        self.settings.note()
         members.meet("all learners to end the segment", needed)
         self._around.conduct(int(arena.view(Attendance).met[self.rank]))
+        self._compare(members.living)
         read()
         sequences, cast = arena.sequences, arena.view(VoteTables).cast
         for table in (sequences.sent_seq, sequences.acked_seq, arena.queue.rounds, cast):
@@ -288,6 +296,17 @@ class AttachedLearner:
         self._segment += 1
         present = arena.view(Attendance).present
         self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
+
+    def _compare(self, living: Sequence[int]) -> None:
+        """In a meeting: are the others as this learner?
+
+        Raises:
+            UserError: a sampler is not.
+        """
+        if self.strategy.traits.synchronous:
+            self.settings.say_rates_apart(living)
+        self.settings.say_frozen_apart(living)
+        self._shares.check_all(living)
 
     def _finish(self) -> None:
         """Run the coroutine to its end, with empty minibatches as long as those it takes steps with go on."""
@@ -345,6 +364,23 @@ class AttachedLearner:
 
     # The end ----------------------------------------------------------------------------------------------------------
 
+    def make_share(self, number: int, terms: ShareTerms) -> None:
+        """Let others know of this learner's sampler of that number.
+
+        Raises:
+            UserError: somebody has made it otherwise.
+        """
+        self._shares.make(number, terms)
+        self.share_is_agreed(number)
+
+    def share_is_agreed(self, number: int) -> bool:
+        """Have all who live made that sampler alike? False: somebody has not made it yet.
+
+        Raises:
+            UserError: somebody has made it otherwise.
+        """
+        return self.left or self._shares.check(number, self.living)
+
     def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
         """The number of the next minibatch of a pass over data that all learners share; None at its end."""
         if self.left:
@@ -385,7 +421,7 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self.saved, self._patience, self._backend
+        del self.me, self.arena, self.inputs, self.settings, self._shares, self.saved, self._patience, self._backend
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager

@@ -4,6 +4,7 @@ Legend: P parameters.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.external_work import LoopGradient
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.settings import Settings
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -30,6 +33,7 @@ class VotedUpdate:
     Args:
         buffer: of the learner's own gradients, (P,).
         asked: the effect that the strategy's last reply was to.
+        settings: of this learner.
     """
 
     def __init__(
@@ -40,17 +44,20 @@ class VotedUpdate:
         buffer: Tensor,
         update: Update,
         asked: Callable[[], Effect[object] | None],
+        settings: Settings,
     ) -> None:
         self._arena, self._rank, self._terms, self._means = access.arena, access.rank, terms, means
         self._buffer, self._update, self._asked, self._patience = buffer, update, asked, access.patience
         self._everyone = tuple(range(access.arena.layout.learners))
         self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
+        self._settings = settings
         self._bell, self._counted = bell_of_session(access.arena), False
 
     def vote(self, examples: float, vote: Vote) -> None:
         """The gradient of this round is one of so many examples; `vote` is said to all before they take a mean."""
         self._examples, self._vote = examples, vote
-        votes.cast(self._arena, self._rank, self._round, vote)
+        self._settings.taken += examples >= 2 * EMPTY_WEIGHT
+        votes.cast(self._arena, self._rank, self._round, vote, self._settings.kept.packed())
         if self._counted:  # those on other hosts who take means of gradients count it as these learners do
             self._bell.ring()
 
@@ -76,7 +83,9 @@ class VotedUpdate:
         group: Sequence[int] = asked.group if isinstance(asked, GradMean) else self._everyone
         round_ = self._round - late
         if not round_:  # of the segment before
-            return self._update(gradient, False, (True,) * self._terms.tensors)
+            present = self._arena.view(Attendance).present
+            with self._settings.under_at_meeting([rank for rank in group if present[rank]]):
+                return self._update(gradient, False, (True,) * self._terms.tensors)
         self._counted = True
         self._patience.until(
             lambda: self._have_voted(group, round_),
@@ -89,7 +98,16 @@ class VotedUpdate:
             group = [rank for rank in group if rank not in absent]
         together = votes.count(self._arena, group, round_, self._terms.tensors)
         self._check_changes(group, round_)
-        return not together.skip and self._update(gradient, False, together.given)
+        with self._numbers_of_all(group, round_):
+            return not together.skip and self._update(gradient, False, together.given)
+
+    def _numbers_of_all(self, group: Sequence[int], round_: int) -> AbstractContextManager[None]:
+        """Numbers that all of `group` update by a mean that was begun in that round: those of that round."""
+        lowest = votes.lowest(self._arena, group, round_)
+        if lowest is None:
+            return nullcontext()
+        mine, theirs = (votes.numbers(self._arena, rank, round_) for rank in (self._rank, lowest))
+        return self._settings.under(lowest, mine, theirs, had=any(self._vote.given))
 
     def _have_voted(self, group: Sequence[int], round_: int) -> bool:
         """

@@ -4,6 +4,7 @@
                in the mean, as it has none in one process: the optimizer leaves it alone, weight decay included
     skip       this learner's gradient overflowed (torch.amp.GradScaler): all skip the update, as one process would
     changed    a fingerprint of parameters that its loop changed by hand since the last step, or 0
+    numbers    of its optimizers, as they are for this step (settings.py)
 
 A learner writes these before it takes part in the mean of a round, the others read them when the mean is complete, and
 they know that it has: what learners of other hosts have said comes by another way than the mean. A
@@ -18,9 +19,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from roundelay.runtime.attached.settings import NUMBERS, Numbers
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
 
 VOTE_SLOTS = 4
 
@@ -44,15 +46,17 @@ class VoteTables(View):
     given: Integers = table(VOTE_SLOTS, L, lambda of: max(1, -(-of.tensors // 64)))  # A bit for each parameter tensor
     skip: Integers = table(VOTE_SLOTS, L)  # 1: its gradient overflowed
     changed: Integers = table(VOTE_SLOTS, L)  # A fingerprint of what its loop changed, or 0
+    numbers: Floats = table(VOTE_SLOTS, L, NUMBERS, kind=np.float64)  # Those of its optimizers
     cast: Integers = table(L)  # The last round of this segment that a learner has voted in
 
 
-def cast(arena: Arena, rank: int, round_: int, vote: Vote) -> None:
+def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> None:
     """Say it, before taking part in the mean."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     words = tables.given[slot, rank]
     words[:] = _packed(vote.given, len(words))
     tables.skip[slot, rank], tables.changed[slot, rank] = vote.skip, vote.changed
+    tables.numbers[slot, rank] = numbers
     publish(tables.cast, rank, round_)
 
 
@@ -85,3 +89,15 @@ def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     had = tables.given[slot].any(axis=1)
     return {rank: int(tables.changed[slot, rank]) for rank in ranks if had[rank]}
+
+
+def lowest(arena: Arena, ranks: Sequence[int], round_: int) -> int | None:
+    """The lowest of those who had a gradient; None: nobody had."""
+    slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
+    return next((rank for rank in ranks if tables.given[slot, rank].any()), None)
+
+
+def numbers(arena: Arena, rank: int, round_: int) -> Numbers:
+    """Numbers of that learner's optimizers in that round."""
+    found: Numbers = arena.view(VoteTables).numbers[round_ % VOTE_SLOTS, rank]
+    return found

@@ -6,6 +6,7 @@ Legend: P parameters.
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from itertools import zip_longest
 from typing import Any
 
 from torch import Tensor
@@ -144,9 +145,18 @@ def fingerprint(row: Tensor) -> int:
     return zlib.crc32(row.numpy().tobytes())
 
 
-def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Differences of two plain values, by dotted key."""
+def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, Any]]:
+    """Differences of two plain values: dotted keys, each with both. Of two lists the first item that differs; None: one
+    has none there."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
-        keys = sorted({*ours, *theirs}, key=str)
-        return [d for k in keys for d in differences(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]
-    return [] if ours == theirs else [f"{where} is {ours!r} here and {theirs!r} there"]
+        keys = {**ours, **theirs}
+        return [d for k in keys for d in differing(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]
+    if isinstance(ours, list | tuple) and isinstance(theirs, list | tuple):
+        pairs = zip_longest(ours, theirs)
+        return next(([(where, one, other)] for one, other in pairs if one != other), [])
+    return [] if ours == theirs else [(where, ours, theirs)]
+
+
+def differences(ours: Any, theirs: Any) -> list[str]:
+    """Differences of two plain values, in words."""
+    return [f"{where} is {one!r} here and {other!r} there" for where, one, other in differing(ours, theirs)]

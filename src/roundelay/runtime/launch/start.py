@@ -1,7 +1,6 @@
 """A launcher for the learners of one host, which may be one of several. Nothing here imports torch: it must start at
 once."""
 
-import ctypes
 import json
 import os
 import secrets
@@ -18,6 +17,7 @@ from typing import final
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
+from roundelay.core.parent import die_with_parent
 from roundelay.runtime.launch.heap import keep_freed_in
 from roundelay.runtime.launch.output import Output
 from roundelay.runtime.launch.threads import wait_politely
@@ -246,13 +246,7 @@ def _start(
     arguments: list[str], environment: Mapping[str, str], piped: bool
 ) -> tuple["subprocess.Popen[bytes]", int, int]:
     """The process, and where to read its standard output and error, if `piped`; the caller closes those."""
-    libc, parent = ctypes.CDLL(None), os.getpid()
-
-    def die_with_launcher() -> None:
-        libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-        if os.getppid() != parent:
-            os._exit(1)
-
+    parent = os.getpid()
     out, error = (os.pipe2(os.O_CLOEXEC) if piped else (-1, -1) for _ in range(2))
     try:
         process = subprocess.Popen(
@@ -262,7 +256,7 @@ def _start(
             stdout=out[1] if piped else None,
             stderr=error[1] if piped else None,
             process_group=0,
-            preexec_fn=die_with_launcher,  # noqa: PLW1509 the launcher has no threads
+            preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 the launcher has no threads
         )
     except OSError as problem:
         for descriptor in (out[0], error[0]) if piped else ():

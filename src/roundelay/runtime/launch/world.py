@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.runtime.launch.addresses import PEERS, Address, listening, own_address, port_among, read_peers
 
 OURS = "ROUNDELAY_"
@@ -131,9 +132,10 @@ class _Variables:
             among = PLACES
         learners = int(places or begin)
         if not 0 <= rank < learners:
+            join = f" A learner that is to join the {learners} while they train needs {PLACES}, the same on all."
             raise UserError(
                 f"{self.name('RANK')} is {rank} and {self.name(among) if not places else PLACES} is {learners}: ranks "
-                f"go from 0 to {among} - 1."
+                f"go from 0 to {among} - 1.{'' if places else join}"
             )
         return rank, learners, begin if places else 0
 
@@ -323,6 +325,7 @@ def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
             ) from error
     else:
         secret = environment.get(SECRET, "").encode().strip()
+    need("hosts", f"rank {rank}: training on several hosts")
     if not secret:
         raise UserError(f"rank {rank}: several hosts need a secret that keeps strangers out: {how}")
     if len(secret) < SECRET_BYTES:

@@ -224,6 +224,8 @@ class ProcsRuntime(Runtime):
         self.arena.queue.assigned[:] = NONE
         if self.alone:
             self.begin_gatherings()
+        else:  # minibatches of the dead may have come back since this host heard that there were no more
+            self.arena.queue.more[0] = 1
         self.processes.collect_replacements()
         wanted = sorted({*self.living(), *self.processes.ready()}) if living is None else list(living)
         self._parts += 1
@@ -241,8 +243,9 @@ class ProcsRuntime(Runtime):
     def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
         """The outcome of the segment, which stopped before minibatch `end`; deaths while learners started are told with
         the first."""
+        counts, synchronous = self.arena.counts.copy(), self.cluster.strategy.traits.synchronous
         return Outcome(
-            counts=self.arena.counts.copy(),
+            counts=counts,
             next=end,
             finished=end >= plan.end_round * self.cluster.learners,
             wall_seconds=seconds,
@@ -250,6 +253,7 @@ class ProcsRuntime(Runtime):
             joined=tuple(self.processes.joined),
             redrawn=self.processes.redrawn,
             gathered=self._gatherings.told(),
+            missing=plan.missing(counts.frames.tolist(), end, synchronous) if end else (),
         )
 
     def _left_over(self) -> bool:
@@ -311,8 +315,10 @@ class ProcsRuntime(Runtime):
             if answer.problem == "error":
                 raise RuntimeError(f"learner {answer.rank} failed:\n{answer.text}")
         if self.processes.lost and (self._deaths.policy == "stop" or not self.living()):
-            first = self.processes.lost[0]
-            raise LearnerDied(first.rank, first.reason, int(self.arena.counts.frames.sum()))
+            first, frames = self.processes.lost[0], int(self.arena.counts.frames.sum())
+            all_ = self._deaths.policy != "stop"
+            others = ", and so did all others" if all_ and self.cluster.learners > 1 else ""
+            raise LearnerDied(first.rank, first.reason + others, frames, last=all_)
         late = [answer.text for answer in answers.values() if answer.problem == "timeout"]
         if late:
             raise TimeoutError("; ".join(late))
@@ -327,7 +333,7 @@ class ProcsRuntime(Runtime):
             len(living),
             living=living,
             learner_frames=tuple(counts.frames.tolist()),
-            lost=tuple(self.processes.lost),
+            lost=() if self._deaths.policy == "stop" else tuple(self.processes.lost),  # else it ends, and says so
             consensus_distance=self.cluster_rows.glanced_distance() if self.alone else None,
         )
 

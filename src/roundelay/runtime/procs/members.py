@@ -7,13 +7,13 @@ import signal
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not_imported_again
 from roundelay.runtime.launch.threads import wait_politely
-from roundelay.runtime.procs.worker import PARENTS, SegmentAnswer, WorkerSpec, main
+from roundelay.runtime.procs import fork_server
+from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec, main
 
 PROCESS_NAME = "learner"
 
@@ -70,10 +70,8 @@ def start_member(spec: WorkerSpec) -> Member:
     """Start a learner process; it answers when it has built its learner."""
     not_imported_again()
     wait_politely()
+    fork_server.start(["roundelay.runtime.procs.preloaded", *spec.cluster.optimizer.imports])
     context = multiprocessing.get_context("forkserver")
-    preload = ["roundelay.runtime.procs.worker", *spec.cluster.optimizer.imports]
-    context.set_forkserver_preload(preload)  # torch is imported once, not L times
-    _start_fork_server()
     mine, theirs = context.Pipe()
     lifeline, ours = context.Pipe(duplex=False)
     process = context.Process(
@@ -111,18 +109,3 @@ def _kill_all() -> None:
     for process in multiprocessing.active_children():
         if process.name.startswith(PROCESS_NAME):
             process.kill()
-
-
-def _start_fork_server() -> None:
-    """Start it with the signals blocked that are the parent's to answer, which it and all learners inherit; nothing
-    happens if it runs already.
-
-    Ctrl-C goes to every process of the terminal, and a scheduler's SIGTERM often to every process of the job. A fork
-    server that ended would take all learners' exit statuses with it.
-    """
-    resource_tracker.ensure_running()  # before: it would unblock interrupts again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS)
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

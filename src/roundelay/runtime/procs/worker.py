@@ -33,6 +33,7 @@ from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.node_means import NodeMeans
 from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.fork_server import PARENTS, end_with_server
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
@@ -42,9 +43,6 @@ from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
 from roundelay.runtime.procs.memory.views.work_queue import NONE
 from roundelay.runtime.procs.work import PlannedWork
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
-
-PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that learners do not hear: the parent decides what they mean."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +82,7 @@ class SegmentAnswer:
 
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     """The life of a learner process."""
+    end_with_server()
     for number in PARENTS:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()

@@ -187,6 +187,9 @@ class SimRuntime(Runtime):
             virtual_seconds=(self._effects.clock.now_ns - virtual) / 1e9,
             lost=tuple(self._lost),
             gathered=self._effects.gatherings.rules.told(),
+            missing=plan.missing(
+                self._counts.frames.tolist(), self._work.end, self.cluster.strategy.traits.synchronous
+            ),
         )
 
     def _run(self, watch: Watch) -> None:

@@ -13,17 +13,21 @@ Legend: N samples, T frames of 10 ms.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.speech.audio.silero import Silero
+
 Samples = npt.NDArray[np.float32]
 Decibels = npt.NDArray[np.float32]
+Detector = Literal["energy", "silero"]
 Span = tuple[int, int]
 """First frame, and the frame after the last."""
 
 FRAMES_PER_SECOND = 100
-QUIETEST, LEAST_RANGE = -75.0, 6.0
+QUIETEST, LEAST_RANGE = -85.0, 6.0
 """dB: digital silence counts as this; and a recording in which loud and quiet differ by less has no speech."""
 _PREEMPHASIS = 0.97
 _SMOOTH = 5  # frames
@@ -32,7 +36,13 @@ _FLOOR, _SPEECH = 0.10, 0.95
 _ON, _OFF = 0.35, 0.22  # of the way from floor to speech
 _ON_DB, _OFF_DB = 7.0, 4.0  # and at least so much above the floor
 _BURST = 5  # frames: what is shorter, a click, is no speech
+_LIKELY, _UNLIKELY = 0.5, 0.35  # chances above which speech begins, and below which it ends
 _CLOSURE = 15  # frames: silence up to this is inside a word
+_SHORT = 10 * FRAMES_PER_SECOND
+"""Frames up to which a recording may be speech without any silence in it."""
+_WHITE = 1.3 * 80
+"""Over the root of the sampling rate, dB: a short recording that varies by less, from floor to speech, is steady noise.
+White noise varies by 80: frames of n samples have energies with a spread of 4.3 sqrt(2 / n) dB, before smoothing."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +50,81 @@ class Cutting:
     """Options of cutting a recording into pieces.
 
     Attributes:
-        longest: no piece is longer (s), and a recording that is not is left as it is.
+        longest: no piece is longer (s).
         pause: a silence of at least this parts two pieces (s).
         margin: silence that stays with a piece on each side (s).
+        whole: a recording that is not longer (s) is one piece, as it is, if anybody speaks in it.
+        detector: what tells speech from silence: `energy`, or a network, `silero` (silero.py).
     """
 
     longest: float = 40.0
     pause: float = 0.5
     margin: float = 0.25
+    whole: float = 10.0
+    detector: Detector = "energy"
+
+
+@final
+class Activity:
+    """Finds speech in a signal that comes block by block.
+
+    Args:
+        rate: of the samples, Hz.
+        detector: what tells speech from silence.
+
+    Attributes:
+        first: the first frame that is remembered, counted from the beginning of the signal.
+
+    Raises:
+        UserError: the detector is not installed.
+    """
+
+    def __init__(self, rate: int, detector: Detector = "energy") -> None:
+        self._rate, self._energies, self._rough = rate, Energies(rate), [np.zeros(0, np.float32)]
+        self._silero = Silero(rate) if detector == "silero" else None
+        self.first = 0
+
+    def push(self, samples: Samples) -> None:
+        """Samples (N,) that come next."""
+        self._rough.append(self._energies.push(samples))
+        if self._silero is not None:
+            self._silero.push(samples)
+
+    def __len__(self) -> int:
+        """Frames that are remembered."""
+        return sum(map(len, self._rough))
+
+    @property
+    def level(self) -> Decibels:
+        """(T,) smoothed energies of the frames that are remembered."""
+        self._rough = [np.concatenate(self._rough)]
+        return smoothed(self._rough[0])
+
+    def spans(self) -> list[Span]:
+        """Stretches of speech in these frames, without hangover."""
+        if self._silero is None:
+            return speech_spans(self.level)
+        return likely_spans(self._silero.frames(self.first, self.first + len(self)))
+
+    def anybody(self) -> bool:
+        """False if nobody can be speaking in these frames.
+
+        Speech that was cut out closely has no silence to be told from: a short recording only has to vary as no steady
+        noise does, and what words there are is told from noise later.
+        """
+        if self._silero is not None or len(self) > _SHORT:
+            return bool(self.spans())
+        if not len(self):
+            return False
+        floor, speech = np.quantile(self.level, [_FLOOR, _SPEECH])
+        return bool(speech - floor >= _WHITE / self._rate**0.5)
+
+    def forget(self, frames: int) -> None:
+        """Drop the first frames."""
+        self._rough = [np.concatenate(self._rough)[frames:].copy()]
+        self.first += frames
+        if self._silero is not None:
+            self._silero.forget(self.first)
 
 
 class Energies:
@@ -116,7 +193,13 @@ def speech_spans(level: Decibels) -> list[Span]:
     return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
 
 
-def cut(level: Decibels, how: Cutting) -> list[Span]:
+def likely_spans(chances: npt.NDArray[np.float32]) -> list[Span]:
+    """The stretches of speech where a detector gives its chance for each frame (T,)."""
+    spans = [span for span in _runs(chances >= _UNLIKELY) if (chances[slice(*span)] >= _LIKELY).any()]
+    return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
+
+
+def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> list[Span]:
     """Pieces of a recording: all its speech, in order, none longer than `longest`; cuts lie in silence.
 
     A piece has the silence around it that `margin` says, so what is left out lies between two pauses.
@@ -126,8 +209,9 @@ def cut(level: Decibels, how: Cutting) -> list[Span]:
 
     Args:
         level: (T,) smoothed energies of all of it.
+        spans: where speech is; None: where its energy says.
     """
-    spans = speech_spans(level)
+    spans = speech_spans(level) if spans is None else spans
     longest = max(2, round(how.longest * FRAMES_PER_SECOND))
     margin = round(how.margin * FRAMES_PER_SECOND)
     pieces = []

@@ -5,7 +5,9 @@ length that the file's own header declares is read here. The opposite is a heade
 room is made for samples only as they are read.
 """
 
+import os
 import struct
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +54,7 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
     """
     path = audio_path(utterance, folder)
     try:
-        with opened(path) as file:
+        with hushed(path), opened(path) as file:
             return resampled(
                 _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
             )
@@ -72,7 +74,7 @@ def audio_length(path: Path) -> tuple[int, int]:
 def audio_shape(path: Path) -> tuple[int, int, int]:
     """`audio_length`, and the number of channels."""
     try:
-        with opened(path) as file:
+        with hushed(path), opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
     except Unusable as error:
         raise AudioError(f"{path}: {error}") from None
@@ -101,6 +103,34 @@ def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
         f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
         f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
     )
+
+
+_QUIET = (b"RIFF", b"RF64", b"fLaC", b"NIST", b"OggS", b"FORM")
+"""Beginnings of files that no library but libsndfile reads, or one that prints nothing."""
+
+
+@contextmanager
+def hushed(path: Path) -> Iterator[None]:
+    """Keep libmpg123 from printing notes on a file: what is wrong with it is said by the error. It turns off all of
+    standard error, so no other thread may have something to say."""
+    try:
+        with open(path, "rb") as file:
+            talks = file.read(4) not in _QUIET
+        kept = os.dup(2) if talks else None
+    except OSError:  # without a file, or without standard error
+        kept = None
+    if kept is None:
+        yield
+        return
+    sys.stderr.flush()
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 @contextmanager

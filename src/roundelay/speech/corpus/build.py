@@ -14,9 +14,11 @@ from typing import final
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
+from roundelay.core.strategy_text import did_you_mean
 from roundelay.speech.audio.pipes import Pipes
 from roundelay.speech.audio.speed import perturbed
-from roundelay.speech.corpus.checks import cleaned, one_rate, overlaps, spelling_remark
+from roundelay.speech.corpus.checks import one_rate, overlaps, silent_remarks, spelling_remark, stress_remark
+from roundelay.speech.corpus.cleaned import by_kind, cleaned, write_changes
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.lhotse_loading import LhotseOptions
@@ -32,6 +34,7 @@ from roundelay.speech.features.cutting import cut_into_shards, drop_old_shards
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.features.warps import NO_WARPS, Warps, warped
+from roundelay.speech.lexicon.cleaning import Change
 from roundelay.speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
 from roundelay.speech.prepared import (
     GUESSED_LEXICON,
@@ -97,7 +100,7 @@ def prepare_kaldi(
     """
     options = preparation.options
     if not source.is_dir():
-        raise UserError(f"{source}: no such folder; `--source` must name the folder of the corpus {preparation.name}.")
+        raise UserError(no_source(source, "data directories such as train and test"))
     reading = KaldiOptions(
         on_bad=options.on_bad,
         pipes=Pipes(preparation.data / "piped", options.pipe_seconds) if options.allow_pipes else None,
@@ -111,7 +114,7 @@ def prepare_kaldi(
     if not any((source / directory).is_dir() for directory in splits.values()):
         raise UserError(
             f"{source}: none of the folders {', '.join(splits.values())} is in it; expected Kaldi data directories "
-            f"(wav.scp, text, utt2spk). `--source` must name the folder of the corpus {preparation.name}."
+            "(wav.scp, text, utt2spk). `--source` names the folder that they are in."
         )
     read, faults = {}, []
     for split, directory in splits.items():  # the faults of all of them in one round
@@ -135,6 +138,12 @@ def prepare_kaldi(
     return prepare_utterances(found, _read_lexicon(lexicon, options, utterances), preparation, progress)
 
 
+def no_source(source: Path, of: str) -> str:
+    """The message where the folder of a corpus is not there, with the name beside it that is nearest."""
+    there = [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
+    return f"{source}: no such folder; `--source` names the one that holds {of}.{did_you_mean(source.name, there)}"
+
+
 def _with_genders(utterances: Sequence[Utterance], gender_of: Callable[[str], str | None]) -> list[Utterance]:
     return [dataclasses.replace(u, gender=u.gender or gender_of(u.speaker)) for u in utterances]
 
@@ -151,7 +160,7 @@ def prepare_recordings(
     """
     options = preparation.options
     if not source.is_dir():
-        raise UserError(f"{source}: no such folder; `--source` must name the folder of recordings.")
+        raise UserError(no_source(source, "folders of recordings"))
     chosen = splits or standing_splits(source, USUAL_SPLITS, options.unlabelled)
     if not options.unlabelled and TRAIN not in chosen:
         raise UserError(
@@ -212,7 +221,7 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
     check_splits(splits, options.unlabelled)
     if given is not None and options.rate is not None:
         raise UserError("--rate resamples audio, but the features are given: leave it out, or drop feats.scp.")
-    rate, kept, remarks = _sound_splits(splits, lexicon, options, gone, read.remarks)
+    rate, kept, remarks, changes = _sound_splits(splits, lexicon, options, gone, read.remarks)
     words = NO_WORDS
     if not options.unlabelled:
         words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
@@ -227,6 +236,8 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         store = cut_into_shards(store, together, kept[TRAIN], options.shards, progress)
     else:
         drop_old_shards(store.folder)
+    if given is None:
+        remarks += silent_remarks(kept, store)
     shared = [] if options.unlabelled else overlaps(kept, store)
     if shared and options.on_overlap == "error":
         raise UserError(f"Splits share what they should not (`--on-overlap warn` takes them so):\n{listing(shared)}")
@@ -248,8 +259,11 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         held_out_words=words.held_out,
         remarks=[*remarks, *shared],
         unlabelled=options.unlabelled,
+        cleaned=options.clean_transcripts,
+        changes=dict(by_kind(changes).items()),
     )
     _write_word_lists(data, words)
+    write_changes(data, changes)
     write_prepared(corpus)
     return corpus
 
@@ -260,19 +274,25 @@ def _sound_splits(
     options: PrepareOptions,
     gone: dict[str, list[LeftOut]],
     remarks: Sequence[str],
-) -> tuple[int, dict[str, list[Utterance]], list[str]]:
-    """The sampling rate, the utterances that have it, with clean transcripts, and the remarks with what is new."""
+) -> tuple[int, dict[str, list[Utterance]], list[str], Mapping[Change, int]]:
+    """The sampling rate, the utterances that have it, with clean transcripts, the remarks with what is new, and what
+    was changed in transcripts."""
     # Rates come first: what follows may learn to spell for half a minute.
     rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
     note_left_out(off, gone, splits)
     check_shares(gone, kept, options.max_bad_share)
     remarks = [*remarks, *said]
+    changes: Mapping[Change, int] = {}
     if options.clean_transcripts:
-        kept, said = cleaned(kept, lexicon)
-        remarks += said
+        clean = cleaned(kept, lexicon if options.dictionary is None else options.dictionary)
+        kept, changes = clean.splits, clean.changes
+        note_left_out(clean.left_out, gone, splits)
+        check_shares(gone, kept, options.max_bad_share)
+    if not options.unlabelled:
+        remarks += stress_remark(lexicon)
     if options.on_missing_words != "error" and not options.unlabelled:
         remarks += spelling_remark(lexicon.missing_words(u for some in kept.values() for u in some), lexicon)
-    return rate, kept, remarks
+    return rate, kept, remarks, changes
 
 
 def _store(

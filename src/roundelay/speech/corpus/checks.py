@@ -1,22 +1,24 @@
 """Warnings about a corpus in which nothing is broken: rates, channels, leaks, spelling."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.speech.audio.reading import AudioError, channel_levels
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.lexicon.lexicon import Lexicon, MissingWord, NearWords, bare
+from roundelay.speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
+from roundelay.speech.lexicon.marks import is_mark
 from roundelay.speech.prepared import TRAIN
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
 _SHOWN = 8
+_STRESSED_PHONES = 20  # of CMU's 45; with fewer somebody has chosen them
 
 
 # sampling rates -------------------------------------------------------------------------------------------------------
@@ -181,47 +183,55 @@ def _same(name: str, heard: Mapping[tuple[int, bytes], Sequence[str]], store: Fe
     return next((other for other in heard.get(_sketch(name, store), ()) if np.array_equal(own, store.get(other))), None)
 
 
+# silence --------------------------------------------------------------------------------------------------------------
+
+
+def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
+    """Remarks on utterances without any sound: all of their frames are the same, as those of samples that are all 0."""
+    remarks = []
+    for split, utterances in splits.items():
+        silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
+        if silent:
+            shown = ", ".join(f"{u.id} ({u.path})" for u in silent[:_SHOWN]) + (", ..." if len(silent) > _SHOWN else "")
+            remarks.append(
+                f"{counted(len(silent), 'utterance')} of {split} without any sound, every sample is the same: {shown}"
+            )
+    return remarks
+
+
+def _is_constant(features: npt.NDArray[np.float32]) -> bool:
+    ends = features[[0, len(features) // 2, -1]]
+    return len(features) > 1 and bool((ends == ends[0]).all()) and bool((features == features[0]).all())
+
+
 # transcripts and dictionary -------------------------------------------------------------------------------------------
 
 
-def cleaned(
-    splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon
-) -> tuple[dict[str, list[Utterance]], list[str]]:
-    """Transcripts in the dictionary's own words, and a remark on how many words that changed.
-
-    A word the dictionary lacks becomes the one it has that differs by case or by punctuation at its ends alone; if
-    there is none, it loses that punctuation; what is punctuation only goes. Where the dictionary has both `Y` and `Y.`,
-    the text's `y.` is the latter, also at the end of a sentence: whose full stop it is, the text does not say.
-    """
-    near = NearWords(lexicon)
-    changed: Counter[tuple[str, str]] = Counter()
-
-    def clean(u: Utterance) -> Utterance:
-        words = []
-        for word in u.words:
-            other = word if word in lexicon else near.get(word) or near.in_case(bare(word))
-            if other != word:
-                changed[word, other] += 1
-            words += [other] if other else []
-        text = " ".join(words) or u.text
-        return u if text == u.text else dataclasses.replace(u, text=text)
-
-    made = {split: [clean(u) for u in some] for split, some in splits.items()}
-    if not changed:
-        return made, []
-    shown = ", ".join(f"{word} -> {other or '(nothing)'}" for (word, other), _ in changed.most_common(_SHOWN))
-    number = counted(sum(changed.values()), "word")
-    return made, [f"{number} of the transcripts changed to the dictionary's spelling or rid of punctuation: {shown}"]
+def stress_remark(lexicon: Lexicon) -> list[str]:
+    """A remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a small
+    corpus has too little speech each."""
+    stressed = sorted(phone for phone in lexicon.phones if STRESSED.match(phone))
+    if len(stressed) < _STRESSED_PHONES:
+        return []
+    return [
+        f"{len(stressed)} of the dictionary's {len(lexicon.phones)} phones are vowels with marks of stress "
+        f"({', '.join(stressed[:3])}, ...): `--strip-stress` makes one phone of each vowel, with more speech"
+    ]
 
 
 def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
-    """A remark on words the lexicon has but for case or punctuation."""
+    """A remark on words the lexicon has but for case or punctuation, and on marks of noises."""
     near = NearWords(lexicon)
+    marks = [m.word for m in missing if is_mark(m.word)]
+    missing = [m for m in missing if not is_mark(m.word)]
     pairs = [(m, other) for m in missing if (other := near.get(m.word)) is not None]
     marked = sum(bare(m.word) != m.word and near.get(m.word) is None for m in missing)
-    if not pairs and not marked:
+    if not pairs and not marked and not marks:
         return []
     told = []
+    if marks:
+        more = ", ..." if len(marks) > _SHOWN else ""
+        told.append(f"marks of noises among the words ({', '.join(marks[:_SHOWN])}{more})")
     if pairs:
         shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
         told.append(
@@ -230,4 +240,5 @@ def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[st
         )
     if marked:
         told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")
-    return [f"{'; '.join(told)}; `--clean-transcripts` writes them as the dictionary does"]
+    what = "takes out marks, and writes words as the dictionary does" if marks else "writes them as the dictionary does"
+    return [f"{'; '.join(told)}; `--clean-transcripts` {what}"]

@@ -8,7 +8,7 @@ from typing import Literal, final
 from roundelay.speech.data.problems import BadPolicy
 from roundelay.speech.features.parts import FeatureConfig
 from roundelay.speech.features.warps import NO_WARPS, Warps
-from roundelay.speech.lexicon.lexicon import LexiconCase, MissingWordPolicy
+from roundelay.speech.lexicon.lexicon import Lexicon, LexiconCase, MissingWordPolicy
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
 """Words of the lexicon that can be recognised: all, and it must have all words of the transcripts; those of the
@@ -34,7 +34,8 @@ class PrepareOptions:
     pipe_seconds: float = 300.0  # that one of them may take
     rate: int | None = None  # Hz, that audio is resampled to as it is read; None: all has one rate
     channel: int | None = None  # of recordings that have several, where nothing else names one; None: the first
-    clean_transcripts: bool = False  # write words as the dictionary does, without punctuation
+    clean_transcripts: bool = False  # write words as the dictionary does, without punctuation and marks of noises
+    dictionary: Lexicon | None = None  # that this is done with; None: the corpus's own
     on_overlap: Literal["warn", "error"] = "warn"  # a speaker, or the same audio, in train and in another split
     given_features: bool = False  # take those of feats.scp though there is audio
     frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10

@@ -19,6 +19,7 @@ from roundelay.speech.lexicon.lexicon import (
     missing_words_error,
     resolve_missing_words,
 )
+from roundelay.speech.lexicon.marks import is_mark
 from roundelay.speech.prepared import TRAIN
 
 
@@ -54,7 +55,7 @@ def choose_words(
         lexicon, guesses = guess_missing(missing, known, speller, progress)
         # A word that only a held-out sentence has is one the recogniser cannot know: for alignment alone.
         said = {m.word for m in missing}
-        missing = [m for m in known.missing_words(everything) if m.word not in said]
+        missing = [m for m in known.missing_words(everything) if m.word not in said and not is_mark(m.word)]
         wider, held_out_listed = guess_missing(missing, known, speller, progress)
         held_out = {w: p for w, p in wider.pronunciations.items() if w not in known}
     needed = splits[TRAIN] if is_open(options.vocabulary) else everything
@@ -81,10 +82,12 @@ def choose_words(
 def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
     """The words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
 
-    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed.
+    A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed. The
+    letters of a mark do not say how a noise sounds.
     """
     closed = vocabulary == "transcripts"
-    missing = lexicon.missing_words([u for name, some in splits.items() if closed or name == TRAIN for u in some])
+    spoken = [u for name, some in splits.items() if closed or name == TRAIN for u in some]
+    missing = [m for m in lexicon.missing_words(spoken) if not is_mark(m.word)]
     listed = vocabulary - {m.word for m in missing} if isinstance(vocabulary, frozenset) else frozenset[str]()
     return missing + [MissingWord(word, 0, "the vocabulary") for word in sorted(listed) if word not in lexicon]
 

@@ -3,11 +3,9 @@
 Each worker gets what it needs for good when it starts (`initializer`), and then batches of utterances.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from roundelay.core.errors import UserError
+from roundelay.core.parent import die_with_parent
 from roundelay.core.script import SpawnWithoutScript, of_the_script
 
 B = TypeVar("B")
@@ -23,7 +22,6 @@ R = TypeVar("R")
 
 # Read by OpenBLAS, MKL and OpenMP when a process loads them.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-_PR_SET_PDEATHSIG = 1
 
 
 class Workers:
@@ -63,25 +61,30 @@ def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn") if of_the_script(initializer) else SpawnWithoutScript()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))
-    with _one_thread_each(), pool:  # for as long as the pool may start processes, which is until its end
+    with one_thread_each(), pool:  # for as long as the pool may start processes, which is until its end
         try:
             pool.submit(os.getpid).result()
         except BrokenProcessPool as error:
             raise UserError("Worker processes do not start; what they printed above says why.") from error
-        yield Workers(pool, workers)
+        try:
+            yield Workers(pool, workers)
+        except KeyboardInterrupt:  # what they are at is not waited for
+            for process in list((pool._processes or {}).values()):
+                process.kill()
+            raise
 
 
 def _begin(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
     # An interrupt from the keyboard goes to every process; the parent alone answers it and ends the others.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
+    if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
         # A parent killed outright cannot end its workers, which would wait for ever.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        die_with_parent(parent.pid)
     initializer(*initargs)
 
 
 @contextmanager
-def _one_thread_each() -> Iterator[None]:
+def one_thread_each() -> Iterator[None]:
     """Processes started inside compute with one thread: numpy has no call for it, only the environment at its start."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))

@@ -39,6 +39,16 @@ class Pronouncing:
     frame_seconds: float
 
 
+@dataclass(frozen=True, eq=False)
+class AlignedWord:
+    """Frames of a word, from `first` to before `end`: name and length of each phone, and the pdf of each frame."""
+
+    first: int
+    end: int
+    phones: tuple[tuple[str, int], ...]
+    pdfs: npt.NDArray[np.int32]
+
+
 def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]:
     """The posterior of each word; 1 for all without any word string to compare with."""
     if not best:
@@ -64,6 +74,21 @@ def word_frames(
     Args:
         scores: (T, S) scaled log-likelihoods.
     """
+    found = aligned_words(words, scores, lexicon, tying, silence_probability)
+    if found is None:
+        edges = np.linspace(0, len(scores), len(words) + 1).astype(int).tolist()
+        return [*pairwise(edges)]
+    return [(word.first, word.end) for word in found]
+
+
+def aligned_words(
+    words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
+) -> list[AlignedWord] | None:
+    """The words, aligned; None where they cannot be.
+
+    Args:
+        scores: (T, S) scaled log-likelihoods.
+    """
     if not words:
         return []
     # One more word, never said, lets phone ids be those of the tying also where these words lack some phones.
@@ -72,10 +97,18 @@ def word_frames(
     graph = utterance_graph(words, spoken, tying, silence_probability)
     found = align(graph, np.ascontiguousarray(scores[:, graph.pdfs]), BEAMS)
     if found is None:
-        edges = np.linspace(0, len(scores), len(words) + 1).astype(int).tolist()
-        return [*pairwise(edges)]
+        return None
     variants = [{tuple(spoken.phone_ids[p] for p in said) for said in known[word]} for word in words]
-    return _split(_segments(found.phones, found.states), variants)
+    segments = _segments(found.phones, found.states)
+    return [
+        AlignedWord(
+            segments[a][1],
+            segments[b - 1][2],
+            tuple((tying.phones[phone - 1], stop - first) for phone, first, stop in segments[a:b]),
+            found.pdfs[segments[a][1] : segments[b - 1][2]],
+        )
+        for a, b in _split([phone for phone, _, _ in segments], variants)
+    ]
 
 
 def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> list[_Segment]:
@@ -85,9 +118,9 @@ def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> li
     return [(int(phones[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
-def _split(segments: Sequence[_Segment], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
-    """First and last frame of each word: any way to read the row of phones as pronunciations and silences, in order."""
-    row = [phone for phone, _, _ in segments]
+def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
+    """Places of each word's first phone and after its last: any way to read the row of phones as pronunciations and
+    silences, in order."""
     stack: list[tuple[int, list[tuple[int, int]]]] = [(0, [])]  # segments read, (first, after last) of words so far
     while stack:
         at, read = stack.pop()
@@ -95,7 +128,7 @@ def _split(segments: Sequence[_Segment], variants: Sequence[set[tuple[int, ...]]
             stack.append((at + 1, read))
         if len(read) == len(variants):
             if at == len(row):
-                return [(segments[a][1], segments[b - 1][2]) for a, b in read]
+                return read
             continue
         for said in sorted(variants[len(read)]):
             if tuple(row[at : at + len(said)]) == said:
@@ -104,16 +137,17 @@ def _split(segments: Sequence[_Segment], variants: Sequence[set[tuple[int, ...]]
 
 
 def timed_words(
-    words: Sequence[str], scores: Float32, best: Sequence[WordString], how: Pronouncing
+    words: Sequence[str], scores: Float32, best: Sequence[WordString] | None, how: Pronouncing
 ) -> tuple[TimedWord, ...]:
     """Words with times in seconds and confidences.
 
     Args:
         scores: (T, S) scaled log-likelihoods.
-        best: word strings of the same utterance.
+        best: word strings of the same utterance; None: they are not known, and words have no confidence.
     """
     frames = word_frames(words, scores, how.lexicon, how.tying, how.silence_probability)
+    sure = [None] * len(words) if best is None else confidences(words, best)
     return tuple(
         TimedWord(word, first * how.frame_seconds, (stop - first) * how.frame_seconds, confidence)
-        for word, (first, stop), confidence in zip(words, frames, confidences(words, best), strict=True)
+        for word, (first, stop), confidence in zip(words, frames, sure, strict=True)
     )

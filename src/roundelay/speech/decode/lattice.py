@@ -22,10 +22,20 @@ from roundelay.core.files import atomic_write
 from roundelay.speech.bindings import kaldi_decoder, kaldifst
 from roundelay.speech.decode.graphs.graph import Graph
 from roundelay.speech.decode.search import BEAM, Float32, check_scores
+from roundelay.speech.search.beam import crowded
 from roundelay.speech.search.fst import Fst, to_arrays
 
 LATTICE_BEAM = 6.0
 _MARGIN = 2.0  # of the search's beam beyond that of the lattice
+NARROW, WIDE = 1, 4
+"""States of a lattice for each frame, at most: where confidences alone are made of it, and where it is kept. Speech has
+0.1."""
+_FEWEST = 1000  # states that any lattice may have
+_ARCS = 30_000  # that a search may follow in a frame, on average: somewhat more than 7000 paths do
+_SHORTEST = 200  # frames that an utterance counts for beside its own
+_STATES = 250  # of a lattice of states and frames, for each frame; speech has about 10
+_PAIRS = 5000  # of a state and an arc with a word, in a frame: what taking out the frames takes grows with them
+_STEPS = 50_000_000  # states of the one times states of the other: a second or two
 
 
 @dataclass(frozen=True)
@@ -71,24 +81,37 @@ class WordLattice:
         return "".join(lines) + "".join(f"{number[state]} {arrays.final[state]:.4f}\n" for state in ends)
 
 
+class Unbounded(Exception):
+    """There are too many word strings near the best to look at all of them, as in music or pulsing tones."""
+
+
 def word_lattice(
-    graph: Graph, loglikes: Float32, beam: float = BEAM, lattice_beam: float = LATTICE_BEAM
+    graph: Graph, loglikes: Float32, beam: float = BEAM, lattice_beam: float = LATTICE_BEAM, *, width: int = WIDE
 ) -> WordLattice | None:
     """Decode an utterance to a lattice; None where the search found no path.
 
     There is no limit to the paths at a frame, so a wide beam takes long: at 11, twenty times as long as a search for
     the best words limited to 7000 paths. The beam that is used is therefore at most 2 more than `lattice_beam`.
 
+    Sound that fits all words equally well has paths without number, and the deterministic acceptor of its words may
+    have states exponentially many in its length. So the paths are counted beforehand, and the acceptor is made first
+    of words alone, without the frames between them, with a limit. Counts decide, never seconds: the same utterance
+    has the same lattice everywhere.
+
     Args:
         loglikes: (T, S) scaled log-likelihoods.
         beam: of the search, at most.
         lattice_beam: arcs that are on no path within this of the best are left out.
+        width: states that a lattice may have for each frame, `NARROW` or `WIDE`.
 
     Raises:
+        Unbounded: there are too many strings.
         ValueError: as `decode`.
     """
     check_scores(graph, loglikes)
     beam = min(beam, lattice_beam + _MARGIN)
+    if crowded(graph.fst, loglikes, beam, _ARCS):
+        raise Unbounded
     config = kaldi_decoder.LatticeSimpleDecoderConfig(beam=beam, lattice_beam=lattice_beam)
     decoder = kaldi_decoder.LatticeSimpleDecoder(graph.fst, config)
     if not decoder.decode(kaldi_decoder.DecodableCtc(np.ascontiguousarray(loglikes, dtype=np.float32))):
@@ -96,11 +119,35 @@ def word_lattice(
     found, raw = decoder.get_raw_lattice()
     if not found:
         return None
-    fst = kaldifst.compile(_acceptor(str(raw)), acceptor=False)
-    kaldifst.determinize_star(fst)
+    size = _SHORTEST + len(loglikes)
+    if raw.num_states > width * _STATES * size:
+        raise Unbounded
+    text, arcs = _acceptor(str(raw))
+    if arcs * raw.num_states > width * _PAIRS * size**2:
+        raise Unbounded
+    fst = _deterministic(kaldifst.compile(text, acceptor=False), _FEWEST + width * len(loglikes))
     kaldifst.minimize(fst)
     whole = math.isfinite(decoder.final_relative_cost())
     return WordLattice(fst, graph.words, whole) if fst.num_states else None
+
+
+def _deterministic(fst: Fst, most: int) -> Fst:
+    """The acceptor with each string once.
+
+    Raises:
+        Unbounded: it would have more than `most` states.
+    """
+    words = kaldifst.StdVectorFst(fst)
+    kaldifst.rmepsilon(words)  # a fiftieth of the states are left, so that a try is cheap
+    try:
+        if kaldifst.determinize_star(words, max_states=most):
+            raise Unbounded
+    except RuntimeError:  # so it says the same
+        raise Unbounded from None
+    if words.num_states * fst.num_states > _STEPS:
+        return words  # the same costs, rounded elsewhere
+    kaldifst.determinize_star(fst)
+    return fst
 
 
 def with_string(best: Sequence[WordString], string: WordString) -> list[WordString]:
@@ -110,17 +157,18 @@ def with_string(best: Sequence[WordString], string: WordString) -> list[WordStri
     return sorted([*rest, WordString(string.words, cost)], key=lambda one: one.cost)
 
 
-def _acceptor(text: str) -> str:
-    """A printed lattice with words on both sides and the sum of graph and acoustic cost."""
-    lines = []
+def _acceptor(text: str) -> tuple[str, int]:
+    """A printed lattice with words on both sides and the sum of graph and acoustic cost; and how many arcs have one."""
+    lines, spoken = [], 0
     for line in text.splitlines():
         fields = line.split()
         if len(fields) >= 4:
             source, target, _, word, *weight = fields
+            spoken += word != "0"
             lines.append(f"{source} {target} {word} {word} {_cost(weight)}\n")
         elif fields:
             lines.append(f"{fields[0]} {_cost(fields[1:])}\n")
-    return "".join(lines)
+    return "".join(lines), spoken
 
 
 def _cost(weight: Sequence[str]) -> float:

@@ -19,7 +19,16 @@ from roundelay.speech.data.processes import Workers, start_workers
 from roundelay.speech.decode.confidence import Pronouncing, timed_words
 from roundelay.speech.decode.graphs.base import Columns
 from roundelay.speech.decode.graphs.graph import Graph, load_graph
-from roundelay.speech.decode.lattice import LATTICE_BEAM, WordLattice, WordString, with_string, word_lattice
+from roundelay.speech.decode.lattice import (
+    LATTICE_BEAM,
+    NARROW,
+    WIDE,
+    Unbounded,
+    WordLattice,
+    WordString,
+    with_string,
+    word_lattice,
+)
 from roundelay.speech.decode.rescore import Rescorer
 from roundelay.speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay.speech.scoring.formats.ctm import TimedWord
@@ -36,12 +45,14 @@ class Detail:
 
     Attributes:
         arcs: of the lattice of whole sentences, on its way to be rescored.
+        bounded: false where there were too many word strings for a lattice, and so for confidences.
     """
 
     nbest: tuple[WordString, ...] = ()
     lattice: str = ""
     timed: tuple[TimedWord, ...] = ()
     arcs: Arcs | None = None
+    bounded: bool = True
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class Batch:
     seconds: float = 0.0  # of everything
     rescoring_seconds: float = 0.0  # processor time
     kept_as_found: int = 0  # utterances without a whole sentence that could be rescored
+    unbounded: int = 0  # utterances with too many word strings for a lattice
 
 
 @dataclass
@@ -179,6 +191,7 @@ class Decoders:
             result.seconds += done.seconds
             result.rescoring_seconds += done.rescoring_seconds
             result.kept_as_found += done.kept_as_found
+            result.unbounded += done.unbounded
             (progress or Silent()).advance(len(done.hypotheses))
         return result
 
@@ -254,14 +267,26 @@ def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
         result.hypotheses[utterance] = found
         result.search_seconds += _processor_seconds() - started
         if to_rescore or options.more:
-            lattice = word_lattice(graph, scores, options.beam, options.lattice_beam)
-            if to_rescore:
-                whole = lattice if lattice is not None and lattice.whole else None
-                result.details[utterance] = Detail(arcs=None if whole is None else to_arrays(whole.fst))
-            else:
-                result.details[utterance] = _detail(lattice, scores, found, options, loaded.pronouncing)
+            result.details[utterance] = _looked_closer(graph, scores, found, loaded.pronouncing, options, to_rescore)
+            result.unbounded += not result.details[utterance].bounded
     result.seconds = _processor_seconds() - begun
     return result
+
+
+def _looked_closer(
+    graph: Graph, scores: Float32, found: Hypothesis, pronouncing: Pronouncing | None, options: Search, to_rescore: bool
+) -> Detail:
+    """The detail of an utterance, or the lattice that it will be made of."""
+    width = WIDE if to_rescore or options.lattice or options.nbest else NARROW
+    lattice, bounded = None, True
+    try:
+        lattice = word_lattice(graph, scores, options.beam, options.lattice_beam, width=width)
+    except Unbounded:
+        bounded = False
+    if to_rescore:
+        whole = lattice is not None and lattice.whole
+        return Detail(arcs=to_arrays(lattice.fst) if whole and lattice is not None else None, bounded=bounded)
+    return _detail(lattice, found, _Told(scores, options, pronouncing, bounded))
 
 
 def _rescore(
@@ -292,29 +317,35 @@ def _rescore(
         detail = Detail()
         if options.more:
             scores = np.float32(options.scale) * loglikes[utterance] if options.times else None
-            detail = _detail(lattice, scores, batch.hypotheses[utterance], options, pronouncing)
+            told = _Told(scores, options, pronouncing, batch.details[utterance].bounded)
+            detail = _detail(lattice, batch.hypotheses[utterance], told)
         batch.details[utterance] = detail
     batch.rescoring_seconds = _processor_seconds() - begun
 
 
-def _detail(
-    lattice: WordLattice | None,
-    scores: Float32 | None,
-    found: Hypothesis,
-    options: Search,
-    pronouncing: Pronouncing | None,
-) -> Detail:
+@dataclass(frozen=True)
+class _Told:
+    """Ingredients of a detail besides lattice and words."""
+
+    scores: Float32 | None
+    options: Search
+    pronouncing: Pronouncing | None
+    bounded: bool
+
+
+def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Detail:
+    options = told.options
     wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
     best = lattice.best(wanted) if lattice is not None and wanted else []
     if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
         best = with_string(best, WordString(found.words, found.cost))
     timed: tuple[TimedWord, ...] = ()
     if options.times:
-        if pronouncing is None or scores is None:
+        if told.pronouncing is None or told.scores is None:
             raise ValueError("words cannot be timed without a lexicon")
-        timed = timed_words(found.words, scores, best, pronouncing)
+        timed = timed_words(found.words, told.scores, best if told.bounded else None, told.pronouncing)
     text = lattice.to_text() if options.lattice and lattice is not None else ""
-    return Detail(tuple(best[: options.nbest]), text, timed)
+    return Detail(tuple(best[: options.nbest]), text, timed, bounded=told.bounded)
 
 
 def _processor_seconds() -> float:

@@ -4,7 +4,7 @@ The first two are those with the fewest word errors. The last two only trade err
 that makes hardly more errors than the widest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from roundelay.core.errors import UserError
@@ -25,6 +25,14 @@ class Tried:
     real_time_factor: float  # processor seconds of the search per second of speech
 
 
+@dataclass(frozen=True)
+class Trials:
+    """Settings that were tried before, and a function that is told of every new one."""
+
+    tried: Mapping[Search, Tried]
+    keep: Callable[[Search, Tried], None]
+
+
 class Tuning:
     """Held-out speech to try settings on; no setting is tried twice.
 
@@ -33,6 +41,7 @@ class Tuning:
         refs: the words that were said, by utterance id.
         frame_seconds: the time a frame stands for.
         name: of the held-out speech, for the progress bar.
+        before: results that an interrupted tuning has left, and what keeps new ones.
     """
 
     def __init__(
@@ -43,11 +52,13 @@ class Tuning:
         frame_seconds: float,
         name: str = "dev",
         progress: Progress | None = None,
+        before: "Trials | None" = None,
     ) -> None:
         self._run, self._loglikes, self._refs, self._name = run, loglikes, refs, name
         self._seconds = frame_seconds * sum(len(matrix) for matrix in loglikes.values())
         self._progress = progress or Silent()
-        self.tried: dict[Search, Tried] = {}
+        self.tried: dict[Search, Tried] = dict(before.tried if before else {})
+        self._keep = before.keep if before else None
 
     def choose_scale(self, search: Search, scales: Sequence[float] = SCALES) -> Search:
         """`search` with the acoustic scale of a coarse grid that has the fewest errors; at its edge, go on beyond it.
@@ -117,6 +128,8 @@ class Tuning:
         batch = self._run.search(self._loglikes.items(), search, self._progress)
         errors = score(self._refs, {u: h.words for u, h in batch.hypotheses.items()}).errors
         self.tried[search] = Tried(errors, batch.search_seconds / self._seconds)
+        if self._keep is not None:
+            self._keep(search, self.tried[search])
         return errors.total
 
 

@@ -149,6 +149,15 @@ def povey_window(length: int) -> torch.Tensor:
     return (0.5 - 0.5 * torch.cos(phase)).pow(0.85).float()
 
 
+def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]:
+    """(F,) frequencies of the bands' centres, in Hz."""
+    nyquist = sampling_rate / 2
+    high = config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
+    low, top = np.log1p(np.array([config.low_freq, high]) / 700.0)
+    found: NDArray[np.float64] = 700.0 * np.expm1(np.linspace(low, top, config.num_bins + 2)[1:-1])
+    return found
+
+
 @lru_cache(maxsize=8)
 def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: float = 1.0) -> torch.Tensor:
     """(P/2, F): triangles on the mel scale, 1 at their centres.

@@ -48,6 +48,20 @@ class Entry:
         return 4 * self.frames * self.width
 
 
+def finished_in(data: Path) -> int:
+    """Number of utterances whose features are in the folders of a corpus: of a store, or of one not finished yet."""
+    found = 0
+    for folder in data.glob("*/"):
+        try:
+            if (folder / _JOURNAL).is_file():
+                found += (folder / _JOURNAL).read_bytes().count(b"\n")
+            elif (folder / INDEX).is_file() and (folder / FEATURES).is_file():
+                found += len(parse_json((folder / INDEX).read_bytes()).get("utterances", ()))
+        except (OSError, ValueError, AttributeError):
+            continue
+    return found
+
+
 class Partial:
     """Features in the order in which they were computed, and a line for each utterance, written after its features.
 

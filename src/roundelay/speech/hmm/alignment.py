@@ -9,7 +9,7 @@ A folder ALI holds
     align.json                   summary and checksums, written last: without it the folder is not an alignment
     log.jsonl                    one line per pass over the training utterances
 
-and, made by Gaussian mixtures, mono.npz and gmm.npz.
+and, made by Gaussian mixtures, mono.npz and gmm.npz, and fit.tsv, how well each utterance fits its transcript.
 
 Legend: T frames of all utterances together, S pdfs.
 """
@@ -38,6 +38,8 @@ PDFS, PHONES, STATE_FILE, TREE, SUMMARY, LOG = (
     "log.jsonl",
 )
 MONO, GMM = "mono.npz", "gmm.npz"
+FIT_FILE = "fit.tsv"
+_BESIDE = (MONO, GMM, LOG, FIT_FILE)  # not read with an alignment, so not held to their checksums then
 ALIGNMENT_VERSION = 1
 FAILURES_SHOWN = 5  # utterances left out that a summary names
 
@@ -162,7 +164,7 @@ def read_summary(folder: Path) -> AlignSummary | None:
     path = folder / SUMMARY
     if not path.is_file():
         return None
-    value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=(MONO, GMM))
+    value = read_checked(path, f"Delete {folder} and align again by `roundelay align`.", skip=_BESIDE)
     try:
         if value["version"] != ALIGNMENT_VERSION:
             raise UserError(f"{path}: made by another version of Roundelay. Delete {folder} and align again.")
@@ -196,15 +198,15 @@ def write_alignment(
     tree: DecisionTree,
     summary: AlignSummary,
 ) -> None:
-    """Write all files of an alignment but the models and the log; align.json last."""
+    """Write all files of an alignment but the models, the log and the fit; align.json last."""
     (folder / SUMMARY).unlink(missing_ok=True)  # a mixture of two alignments must not look whole
     for name, array in ((PDFS, pdf), (PHONES, phones), (STATE_FILE, states)):
         with atomic_write(folder / name) as file:
             np.save(file, array, allow_pickle=False)
     write_json(folder / TREE, tree.to_json())
     told = {key: value for key, value in asdict(summary).items() if key != "again"}
-    models = [name for name in (MONO, GMM) if (folder / name).exists()]
-    write_checked(folder / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *models])
+    beside = [name for name in _BESIDE if (folder / name).exists()]
+    write_checked(folder / SUMMARY, told, [PDFS, PHONES, STATE_FILE, TREE, *beside])
 
 
 def silence_share(phones: npt.NDArray[np.int16]) -> float:

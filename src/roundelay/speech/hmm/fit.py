@@ -28,6 +28,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.speech.data.problems import counted
 from roundelay.speech.hmm.align import shortest
+from roundelay.speech.hmm.alignment import FIT_FILE
 from roundelay.speech.hmm.gmm import Mixtures, joined, reestimate_some, rows_of, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Scored, Spoken, ToScore
 from roundelay.speech.hmm.task import Labels, Task
@@ -37,7 +38,6 @@ from roundelay.speech.lexicon.lexicon import Lexicon
 
 Float32 = npt.NDArray[np.float32]
 
-FIT_FILE = "fit.tsv"
 FOLDS = 4
 OTHERS = 2  # transcripts that each utterance is compared with
 _NEIGHBOURS = 40  # of the utterances next in length, these on both sides are drawn from

@@ -23,14 +23,15 @@ from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
 from roundelay.speech.features.store import FeatureStore
 from roundelay.speech.hmm.align import Aligned
-from roundelay.speech.hmm.alignment import GMM, LOG, MONO, AlignSummary, silence_share
+from roundelay.speech.hmm.alignment import FIT_FILE, GMM, LOG, MONO, AlignSummary, silence_share
 from roundelay.speech.hmm.cepstra import all_cepstra
-from roundelay.speech.hmm.fit import FIT_FILE, FitConfig, check_fit
+from roundelay.speech.hmm.fit import FitConfig, check_fit
 from roundelay.speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
 from roundelay.speech.hmm.passes import Aligners, Material, Pass, aligners
 from roundelay.speech.hmm.task import Labels, Task, scratch_folder
 from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
 from roundelay.speech.hmm.tree import DecisionTree, Statistics, accumulate, grow, untied, windows
+from roundelay.speech.hmm.unfinished import MONOPHONES, TRIPHONES, Unfinished
 from roundelay.speech.lexicon.lexicon import Lexicon
 from roundelay.speech.prepared import Corpus
 
@@ -139,24 +140,19 @@ def train_alignments(
             lexicon = lexicon.by_position()
         material = Material(task.spoken, lexicon, config.silence_probability, scratch / "frames.npy")
         with aligners(material, config.workers) as run:
-            training = EmTraining(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [])
-            single = untied(lexicon.phones, config.silence_states)
-            training.flat_start(lexicon, single.tying())
-            mono = training.train("monophones", single, config.mono_gaussians)
-            statistics = accumulate(*training.contexts())
-            tree = _grown(statistics, lexicon.phones, config)
-            training.retie(tree)
-            triphones = training.train("triphones", tree, config.tri_gaussians)
+            kept = _kept(out, task, progress)
+            training = EmTraining(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [], kept)
+            mono, triphones, tree, contexts_seen = _trained(training, lexicon)
             progress.start("final alignment", len(task.spoken))
             labels = Labels.empty(len(frames))
             path = training.save("final", triphones)
-            what = Pass(training.tree_file(tree, "triphones"), path, config.scale, (config.beam, config.retry_beam))
+            what = Pass(training.tree_file(tree, TRIPHONES), path, config.scale, (config.beam, config.retry_beam))
             task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
             progress.finish()
             summary = task.summary(
                 labels,
                 tree,
-                contexts_seen=len(statistics.count),
+                contexts_seen=contexts_seen,
                 gaussians=triphones.components,
                 share=config.failure_share,
             )
@@ -171,7 +167,38 @@ def train_alignments(
         save_mixtures(out / GMM, triphones)
         write_text(out / LOG, "".join(json_line(line) + "\n" for line in training.log))
         labels.write(out, tree, summary)
+        kept.done()
     return summary
+
+
+def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
+    """State that an interrupted run has left, which is said."""
+    kept, remark = Unfinished.of(out, task)
+    if remark:
+        progress.start("what was trained before")
+        progress.advance(0, remark)
+        progress.finish()
+    return kept
+
+
+def _trained(training: "EmTraining", lexicon: Lexicon) -> tuple[Mixtures, Mixtures, DecisionTree, int]:
+    """Monophones, triphones and their tree, and how many contexts it has seen; from where an interrupted run was."""
+    config, kept = training.config, training.kept
+    assert kept is not None
+    single = untied(lexicon.phones, config.silence_states)
+    if kept.stage:
+        kept.restore(training.labels, training.task, training.log)
+    else:
+        training.flat_start(lexicon, single.tying())
+    if kept.stage == TRIPHONES:
+        mono, tree, contexts_seen = kept.after_monophones()
+    else:
+        mono = training.train(MONOPHONES, single, config.mono_gaussians)
+        statistics = accumulate(*training.contexts())
+        tree, contexts_seen = _grown(statistics, lexicon.phones, config), len(statistics.count)
+        training.retie(tree)
+        kept.keep_monophones(mono, tree, contexts_seen)
+    return mono, training.train(TRIPHONES, tree, config.tri_gaussians), tree, contexts_seen
 
 
 def _grown(statistics: Statistics, phones: tuple[str, ...], config: AlignConfig) -> DecisionTree:
@@ -197,6 +224,7 @@ class EmTraining:
     progress: Progress
     labels: Labels  # of the training split; rewritten by every alignment
     log: list[dict[str, Any]]
+    kept: Unfinished | None = None  # what is kept after each pass; None: nothing
 
     def flat_start(self, lexicon: Lexicon, tying: Tying) -> None:
         """Equal parts for all states of silence, each word's first pronunciation, silence."""
@@ -221,14 +249,17 @@ class EmTraining:
         realign_at = config.mono_realign if mono else config.tri_realign
         growing = max(1, passes - config.settle)
         self.progress.start(stage, passes)
-        mixtures = single_gaussians(self.frames, self.labels.pdf, tree.num_pdfs)
+        begun, found = self.kept.passes(stage) if self.kept else (0, None)
+        mixtures = single_gaussians(self.frames, self.labels.pdf, tree.num_pdfs) if found is None else found
         tree_file = self.tree_file(tree, stage)
-        for number in range(passes):
+        self.progress.advance(begun)
+        for number in range(begun, passes):
             line: dict[str, Any] = {"stage": stage, "pass": number, "gaussians": mixtures.components}
             file = self.save(f"{stage}-{number}", mixtures)
             if number in realign_at:
                 line |= self.realign(Pass(tree_file, file, config.scale, (config.beam, config.retry_beam)))
-            if number == 0 or number in realign_at:
+            relabelled = number == 0 or number in realign_at
+            if relabelled or number == begun:
                 pdfs = self.save_pdfs(f"{stage}-{number}")
             mixtures = self.run.reestimate(mixtures, file, pdfs)
             if number < growing and mixtures.components < gaussians:
@@ -236,6 +267,9 @@ class EmTraining:
                 frames = np.bincount(self.labels.pdf[self.labels.pdf >= 0], minlength=tree.num_pdfs)
                 mixtures = split(mixtures, frames, target, stream(config.seed, stage, number))
             self.log.append(line)
+            if self.kept:
+                labels = self.labels if relabelled else None
+                self.kept.keep(stage, (number + 1, passes), mixtures, labels, self.task, self.log)
             likelihood = line.get("log_likelihood")
             self.progress.advance(1, "" if likelihood is None else f"log-likelihood {likelihood:.2f}")
         self.progress.finish()

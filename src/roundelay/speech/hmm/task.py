@@ -132,7 +132,7 @@ class Task:
                 lost += 1
             else:
                 self.failed.pop(name, None)
-                self.acoustic[name] = found.acoustic / what.scale
+                self.acoustic[name] = float(found.acoustic / what.scale)
                 labels.put(self.spoken[name], found)
             progress.advance(1)
         return lost

@@ -74,7 +74,7 @@ def read_table(path: Path, problems: list[str], may_be_empty: bool = False) -> T
         lines.setdefault(key, number)
     if not values:
         problems.append(f"{path}: is empty")
-    return Table(path, values, lines)
+    return Table(path, values, lines, readable=bool(values))
 
 
 def optional_table(path: Path, problems: list[str]) -> Table | None:

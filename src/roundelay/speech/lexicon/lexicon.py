@@ -18,6 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text, write_text
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import LeftOut, counted, listing
+from roundelay.speech.lexicon.marks import is_mark
 
 MissingWordPolicy = Literal["error", "skip", "map", "guess"]
 LexiconCase = Literal["keep", "upper", "lower"]
@@ -29,7 +30,7 @@ POSITIONS = WORD_BEGIN, WORD_END, INSIDE, SINGLE = "_B", "_E", "_I", "_S"
 
 _VARIANT = re.compile(r"(.+)\((\d+)\)")
 _COMMENT = re.compile(r"(^|\s)#.*")
-_STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
+STRESSED = re.compile(r"^(AA|AE|AH|AO|AW|AY|EH|ER|EY|IH|IY|OW|OY|UH|UW)[012]$")
 _CASED: Mapping[LexiconCase, Callable[[str], str]] = {"keep": str, "upper": str.upper, "lower": str.lower}
 # Names that a decoding graph uses for itself.
 _RESERVED = re.compile("<eps>|<s>|</s>")
@@ -178,7 +179,7 @@ def parse_lexicon(
             continue
         variant = _VARIANT.fullmatch(fields[0])
         word = _CASED[case](variant[1] if variant else fields[0])
-        phones = tuple(_STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
+        phones = tuple(STRESSED.sub(r"\1", phone) if strip_stress else phone for phone in fields[1:])
         if variant and _VARIANT.fullmatch(variant[1]):
             problems.append(f"{where}:{number}: {fields[0]} has two numbers of a variant")
         if not phones:
@@ -266,6 +267,10 @@ class NearWords:
                 return found
         return None
 
+    def in_other_case(self, word: str) -> str | None:
+        """The lexicon's word that differs by case alone, or not at all; None if it has none."""
+        return self._folded.get(word.casefold())
+
     def in_case(self, word: str) -> str:
         """A word in the case of the lexicon's words, if these are all in one."""
         return _CASED[self._case](word)
@@ -288,19 +293,24 @@ def _is_mark(character: str, but: str) -> bool:
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
     """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
     near = NearWords(lexicon)
-    others = {m.word: near.get(m.word) for m in missing}
+    marks = [m for m in missing if is_mark(m.word)]
+    others = {m.word: near.get(m.word) for m in missing if not is_mark(m.word)}
+    missing = [m for m in missing if m.word in others]
     close = [m for m in missing if others[m.word] is not None]
     absent = [m for m in missing if others[m.word] is None]
     parts = [
-        f"{counted(len(missing), 'word')} of the transcripts not in the lexicon. Add them to it, or train and align "
-        "without their utterances (`--on-missing-words skip`), with another word in their place (`--on-missing-words "
-        "map --map-to WORD`) or with guessed pronunciations (`--on-missing-words guess`); when scoring, words of no "
-        "training transcript stay errors either way:"
+        f"{counted(len(missing) + len(marks), 'word')} of the transcripts not in the lexicon. Add them to it, or train "
+        "and align without their utterances (`--on-missing-words skip`), with another word in their place "
+        "(`--on-missing-words map --map-to WORD`) or with guessed pronunciations (`--on-missing-words guess`); when "
+        "scoring, words of no training transcript stay errors either way:"
     ]
     if absent:
         parts.append(listing([f"{m.word} ({m.count} x, first in {m.first})" for m in absent], shown=len(absent)))
         if marked := sum(bare(m.word) != m.word for m in absent):
             parts.append(f"{marked} of these have punctuation at their ends, which `--clean-transcripts` removes.")
+    if marks:
+        parts.append(f"{len(marks)} of them are marks of noises, which `--clean-transcripts` takes out:")
+        parts.append(listing([f"{m.word} ({m.count} x, first in {m.first})" for m in marks]))
     if close:
         lines = [f"{m.word} ({m.count} x, first in {m.first}; the lexicon has {others[m.word]})" for m in close]
         parts.append(

@@ -1,6 +1,7 @@
 """Beam search through a transducer for one utterance (kaldi-decoder's FasterDecoder), at once or as it comes."""
 
-from typing import final
+from functools import cache
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,53 @@ def search(
         return None
     _, labels, words, weight = kaldifst.get_linear_symbol_sequence(best)
     return labels, words, weight.value1, weight.value2, decoder.reached_final()
+
+
+_LOOKED_AT = 50  # a frame in so many: there every arc is a call of Python
+_UNCROWDED = 50_000  # paths that are followed while counting
+
+
+def crowded(fst: object, scores: Float32, beam: float, most: int) -> bool:
+    """True if a search with this beam, and no limit of paths, would follow more than `most` arcs for each of the scores
+    (T, columns): on average over frames that are looked at, the same in every call."""
+    options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=_UNCROWDED, min_active=FEWEST_ACTIVE)
+    decoder = kaldi_decoder.FasterDecoder(fst, options)
+    decoder.init_decoding()
+    followed, frames = 0, np.ascontiguousarray(scores, dtype=np.float32)
+    for first in range(0, len(frames), _LOOKED_AT):
+        counting = _counting()(frames[first].tolist(), first)
+        decoder.advance_decoding(counting)
+        followed += counting.followed
+        if followed * _LOOKED_AT > most * (len(frames) + _LOOKED_AT):
+            return True
+        if len(rest := frames[first + 1 : first + _LOOKED_AT]):
+            decoder.advance_decoding(kaldi_decoder.DecodableCtc(rest, offset=first + 1))
+    return False
+
+
+@cache
+def _counting() -> Any:
+    """A class of scores of one frame that counts how often it is asked; made when the library is there."""
+
+    class Counting(kaldi_decoder.DecodableInterface):  # type: ignore[misc, name-defined]
+        def __init__(self, scores: list[float], frame: int) -> None:
+            super().__init__()
+            self.followed, self._scores, self._frame = 0, scores, frame
+
+        def log_likelihood(self, _frame: int, label: int) -> float:
+            self.followed += 1
+            return self._scores[label - 1]
+
+        def is_last_frame(self, frame: int) -> bool:
+            return frame == self._frame
+
+        def num_frames_ready(self) -> int:
+            return self._frame + 1
+
+        def num_indices(self) -> int:
+            return len(self._scores)
+
+    return Counting
 
 
 @final

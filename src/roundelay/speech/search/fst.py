@@ -11,12 +11,15 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import open_regular
 from roundelay.speech.bindings import kaldifst
 
 Fst = Any  # kaldifst.StdVectorFst or StdConstFst: the binding has no types
@@ -26,6 +29,7 @@ STATE = np.dtype([("final", "<f4"), ("first", "<u4"), ("arcs", "<u4"), ("iepsilo
 _MAGIC = 2125659606
 _NAMES = (b"const", b"standard")
 _HEADER = "<iiQqqq"  # version, flags, properties, start, states, arcs
+_SIZES = struct.Struct("<qqq")  # the last three of them
 _ALIGNED = 4  # flag: both tables begin at multiples of 16 bytes
 _UNALIGNED_VERSION = 2
 _EXPANDED_AND_ILABEL_SORTED = 0x10000000 | 0x1
@@ -75,19 +79,21 @@ def write_arrays(file: BinaryIO, fst: Arcs) -> None:
     state["first"] = np.cumsum(state["arcs"]) - state["arcs"]
     state["iepsilons"] = np.bincount(source[arcs["ilabel"] == 0], minlength=len(state))
     state["oepsilons"] = np.bincount(source[arcs["olabel"] == 0], minlength=len(state))
-    file.write(struct.pack("<i", _MAGIC))
-    for name in _NAMES:
-        file.write(struct.pack("<i", len(name)) + name)
-    header = (_UNALIGNED_VERSION, 0, _EXPANDED_AND_ILABEL_SORTED, fst.start, len(state), len(arcs))
-    file.write(struct.pack(_HEADER, *header))
+    file.write(_head(fst.start, len(state), len(arcs)))
     file.write(state.view(np.uint8).data)
     file.write(arcs.view(np.uint8).data)
 
 
+def _head(start: int, states: int, arcs: int) -> bytes:
+    """The beginning of a const file, up to the table of states; the three numbers are its end."""
+    names = b"".join(struct.pack("<i", len(name)) + name for name in _NAMES)
+    header = struct.pack(_HEADER, _UNALIGNED_VERSION, 0, _EXPANDED_AND_ILABEL_SORTED, start, states, arcs)
+    return struct.pack("<i", _MAGIC) + names + header
+
+
 def file_bytes(fst: Arcs) -> int:
     """The size of the file that `write_arrays` writes."""
-    header = 4 + sum(4 + len(name) for name in _NAMES) + struct.calcsize(_HEADER)
-    return header + STATE.itemsize * len(fst.final) + ARC.itemsize * len(fst.arcs)
+    return len(_head(0, 0, 0)) + STATE.itemsize * len(fst.final) + ARC.itemsize * len(fst.arcs)
 
 
 def from_arrays(fst: Arcs) -> Fst:
@@ -96,6 +102,90 @@ def from_arrays(fst: Arcs) -> Fst:
         with open(path, "wb") as file:
             write_arrays(file, fst)
         return kaldifst.StdConstFst.read(path)
+
+
+MOST_WEIGHT = 1e6  # nats, of an arc; a word that never occurs costs 230
+_LONGEST_CHAIN = 1000  # arcs without input in a row; graphs of words have a few
+
+
+def read_checked_fst(path: Path, inputs: int, outputs: int) -> Fst:
+    """The const transducer in a file, after a look at all of its states and arcs: the library that reads and searches
+    it takes every number for a place in memory.
+
+    Args:
+        inputs, outputs: labels go to, `outputs` excluded.
+
+    Raises:
+        UserError: the file is no such transducer, cut short, or has a state, label or weight that cannot be, or a cycle
+            that takes no input.
+        OSError: it cannot be read.
+    """
+    with open_regular(path) as file:
+        fault = _fault(file, inputs, outputs)
+    if fault:
+        raise UserError(f"{path}: not a graph that can be searched: {fault}.")
+    return kaldifst.StdConstFst.read(str(path))
+
+
+def _fault(file: BinaryIO, inputs: int, outputs: int) -> str:
+    """Return the fault of a const file of the form that `write_arrays` writes; empty if nothing is."""
+    head = _head(-1, 0, 0)
+    found = file.read(len(head))
+    if len(found) < len(head) or found[: -_SIZES.size] != head[: -_SIZES.size]:
+        return "another kind of file"
+    start, states, arcs = _SIZES.unpack(found[-_SIZES.size :])
+    size = len(head) + STATE.itemsize * states + ARC.itemsize * arcs
+    if min(states, arcs) < 0 or size != os.fstat(file.fileno()).st_size:
+        return "its size is not that of so many states and arcs"
+    if not 0 <= start < states:
+        return "its start is no state of it"
+    with mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+        state = np.frombuffer(data, STATE, states, len(head))
+        arc = np.frombuffer(data, ARC, arcs, len(head) + STATE.itemsize * states)
+        try:
+            return _fault_of_states(state, arcs) or _fault_of_arcs(state, arc, (inputs, outputs))
+        finally:
+            del state, arc  # or the map cannot be closed
+
+
+def _fault_of_states(state: npt.NDArray[np.void], arcs: int) -> str:
+    count = state["arcs"].astype(np.int64)
+    after = np.cumsum(count)
+    if after[-1] != arcs or not np.array_equal(after - count, state["first"]):
+        return "the arcs of a state are not where they should be"
+    if not np.all(state["final"] >= -MOST_WEIGHT):  # NaN is not
+        return "a cost of ending is no number"
+    return ""
+
+
+def _fault_of_arcs(state: npt.NDArray[np.void], arc: npt.NDArray[np.void], labels: tuple[int, int]) -> str:
+    if not len(arc):
+        return ""
+    numbers = arc.view("<u4").reshape(-1, 4)  # what is negative becomes large
+    if numbers[:, 0].max() > labels[0] or numbers[:, 1].max() >= labels[1]:
+        return "a label is that of no column or word"
+    if numbers[:, 3].max() >= len(state):
+        return "an arc leads to no state"
+    weight = arc["weight"]
+    if not max(-float(weight.min()), float(weight.max())) <= MOST_WEIGHT:  # NaN is not
+        return "a cost is no number, or too large"
+    silent = np.flatnonzero(arc["ilabel"] == 0)
+    source = np.repeat(np.arange(len(state), dtype=np.int32), state["arcs"])[silent]
+    return "a cycle takes no input" if _cyclic(source, arc["target"][silent], len(state)) else ""
+
+
+def _cyclic(source: npt.NDArray[np.integer[Any]], target: npt.NDArray[np.integer[Any]], states: int) -> bool:
+    """True if these arcs form a cycle, or a chain too long to belong to words."""
+    for _ in range(_LONGEST_CHAIN):
+        leaving = np.zeros(states, bool)
+        leaving[source] = True
+        on = leaving[target]  # an arc that leads to a state without any is on no cycle
+        if not on.any():
+            return False
+        if on.all():
+            return True
+        source, target = source[on], target[on]
+    return True
 
 
 def add_self_loops(fst: Arcs) -> Arcs:

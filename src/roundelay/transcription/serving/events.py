@@ -4,22 +4,20 @@ A delta is the words of an utterance, final, with a blank before them where othe
 the text. They are the final words of `roundelay transcribe --stream`.
 """
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
-from roundelay.core.files import json_line
 from roundelay.speech.audio.reading import AudioError, Samples
 from roundelay.speech.audio.sound import Sound, open_sound
 from roundelay.speech.data.problems import Unusable
-from roundelay.transcription.live import Listening, Update, heard_in
-from roundelay.transcription.serving.http import Refused
-from roundelay.transcription.serving.speaking import Step
+from roundelay.transcription.live import Listening, heard_in
+from roundelay.transcription.serving.limits import Refused
+from roundelay.transcription.serving.replies import event
 
 
-async def events_of(path: Path, listening: Listening, most_seconds: float, step: Step) -> AsyncGenerator[bytes, None]:
+def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator[bytes]:
     """Events of the recording in a file.
 
     Raises:
@@ -28,25 +26,18 @@ async def events_of(path: Path, listening: Listening, most_seconds: float, step:
     text = ""
     try:
         with open_sound(path) as sound:
-            found = heard_in(listening, _at_most(sound, most_seconds))
-            while some := await step(lambda: _next(found)):
-                for update in some:
-                    if update.final and update.segment.words:
-                        delta = f"{' ' if text else ''}{update.segment.text}"
-                        text += delta
-                        yield _event({"type": "transcript.text.delta", "delta": delta})
+            for update in heard_in(listening, _at_most(sound, most_seconds)):
+                if update.final and update.segment.words:
+                    delta = f"{' ' if text else ''}{update.segment.text}"
+                    text += delta
+                    yield event({"type": "transcript.text.delta", "delta": delta})
     except AudioError as error:
-        why = str(error).replace(str(path), "The recording", 1)
+        why = str(error).replace(str(path), "The recording")
         if not text:
             raise Refused(HTTPStatus.BAD_REQUEST, why) from None
-        yield _event({"type": "error", "error": {"message": why}})
+        yield event({"type": "error", "error": {"message": why}})
         return
-    yield _event({"type": "transcript.text.done", "text": text})
-
-
-def _next(updates: Iterator[Update]) -> list[Update]:
-    """The next update, or none at the end."""
-    return [update for update in [next(updates, None)] if update is not None]
+    yield event({"type": "transcript.text.done", "text": text})
 
 
 def _at_most(sound: Sound, seconds: float) -> Sound:
@@ -59,7 +50,3 @@ def _at_most(sound: Sound, seconds: float) -> Sound:
             yield block
 
     return replace(sound, blocks=blocks())
-
-
-def _event(told: dict[str, Any]) -> bytes:
-    return f"event: {told['type']}\ndata: {json_line(told)}\n\n".encode()

@@ -1,70 +1,63 @@
-"""Forms as browsers and clients send them: `multipart/form-data` (RFC 7578)."""
+"""Forms as browsers and clients send them: `multipart/form-data` (RFC 7578), read by starlette and python-multipart.
 
-import email.parser
-import email.policy
-from collections.abc import Mapping
-from dataclasses import dataclass
+A form is a stranger's: it is read in the process of its recording, so that one which takes for ever, or too much, is
+ended with that.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
-from typing import final
+from tempfile import SpooledTemporaryFile
+from typing import BinaryIO, cast
 
-from roundelay.transcription.serving.http import Refused
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartParser
 
-_MOST_FIELDS = 32
-_HEADERS = email.parser.BytesHeaderParser(policy=email.policy.HTTP)
+from roundelay.transcription.serving.limits import Refused
 
-
-@final
-@dataclass(frozen=True)
-class Field:
-    """A field of a form; `file` is the name of a file, where it is one."""
-
-    value: bytes
-    file: str | None = None
-
-    @property
-    def text(self) -> str:
-        """The value as text."""
-        return self.value.decode(errors="replace").strip()
+MOST_FIELDS, _MOST_OF_A_FIELD = 32, 1 << 16
+_READ_AT_ONCE = 1 << 18
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
+_AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 
 
-def read_form(kind: str, body: bytes) -> Mapping[str, Field]:
-    """The fields of a form by name; of several of one name the last.
+def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
+    """The recording, `file`, as a file without a name, and all other fields by name; of several of one name the last.
 
     Args:
         kind: the Content-Type.
 
     Raises:
-        Refused: it is no form, or a broken one.
+        Refused: it is no form, a broken one, or one without a recording.
     """
-    head = _HEADERS.parsebytes(f"Content-Type: {kind}\r\n\r\n".encode("latin-1", "replace"))
-    boundary = head.get_param("boundary")
-    if (
-        head.get_content_type() != "multipart/form-data"
-        or not isinstance(boundary, str)
-        or not 1 <= len(boundary) <= 200
-    ):
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")
-    mark = b"--" + boundary.encode("latin-1", "replace")
-    fields: dict[str, Field] = {}
-    place = 0 if body.startswith(mark) else body.find(b"\r\n" + mark) + 2
-    if place == 1:
-        raise _broken()
-    for _ in range(_MOST_FIELDS + 1):
-        place += len(mark)
-        if body[place : place + 2] == b"--":
-            return fields
-        begin = body.find(b"\r\n\r\n", place)
-        end = body.find(b"\r\n" + mark, place)
-        if begin < 0 or end < begin + 2:
-            raise _broken()
-        about = _HEADERS.parsebytes(body[place:begin].lstrip(b"\r\n") + b"\r\n\r\n")
-        name = about.get_param("name", header="content-disposition")
-        if not isinstance(name, str):
-            raise _broken()
-        fields[name] = Field(body[begin + 4 : end], about.get_filename())
-        place = end + 2
-    raise Refused(HTTPStatus.BAD_REQUEST, f"The form has more than {_MOST_FIELDS} fields.")
+    headers = Headers({"content-type": kind})
+    parser = MultiPartParser(
+        headers, _pieces(body), max_files=1, max_fields=MOST_FIELDS, max_part_size=_MOST_OF_A_FIELD
+    )
+    try:
+        form = asyncio.run(parser.parse())
+    except Exception as error:  # whatever a stranger's form makes of its reader
+        raise Refused(HTTPStatus.BAD_REQUEST, f"The form is broken: {str(error) or type(error).__name__}") from None
+    file = form.get("file")
+    if isinstance(file, str):
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` is text without a file name; send it as a file: -F file=@NAME.")
+    if file is None or not file.size:
+        raise Refused(HTTPStatus.BAD_REQUEST, "The form has no `file`, or an empty one, or ends within it.")
+    if file.headers.get("content-transfer-encoding", "").strip().lower() not in _AS_IT_IS:
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` has a Content-Transfer-Encoding. Send its bytes as they are.")
+    return _on_disk(file), {name: value for name, value in form.items() if isinstance(value, str)}
 
 
-def _broken() -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, "The form is broken: a part of it has no end, or no name.")
+def _on_disk(upload: UploadFile) -> BinaryIO:
+    spooled = cast("SpooledTemporaryFile[bytes]", upload.file)  # a small one has no descriptor yet
+    spooled.rollover()
+    spooled.flush()
+    return upload.file
+
+
+async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := body.read(_READ_AT_ONCE):
+        yield piece

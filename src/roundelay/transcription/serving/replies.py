@@ -2,29 +2,48 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, final
 
-from roundelay.core.files import json_text
+from roundelay.core.files import json_line, json_text
 from roundelay.transcription.formats import FORMATS
 from roundelay.transcription.formats.timed import as_segment, timed_word
-from roundelay.transcription.serving.http import Refused, Response
+from roundelay.transcription.serving.limits import Refused
 from roundelay.transcription.transcript import ChannelTranscript, Segment
 
+EVENT_STREAM = "text/event-stream"
+"""Content-Type of words as they are found."""
 
-def refusal(refused: Refused) -> Response:
+
+@final
+@dataclass(frozen=True)
+class Reply:
+    """A reply; `kind` is its Content-Type."""
+
+    status: HTTPStatus
+    kind: str
+    body: bytes
+
+
+def refusal(refused: Refused) -> Reply:
     """An error as clients know it."""
     kind = "server_error" if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"message": str(refused), "type": kind, "param": None, "code": None}
     return as_json(refused.status, {"error": error})
 
 
-def as_json(status: HTTPStatus, value: Mapping[str, Any]) -> Response:
-    """A response of JSON."""
-    return Response(status, "application/json", json_text(value).encode())
+def as_json(status: HTTPStatus, value: Mapping[str, Any]) -> Reply:
+    """A reply of JSON."""
+    return Reply(status, "application/json", json_text(value).encode())
 
 
-def _verbose(transcript: ChannelTranscript) -> Response:
+def event(told: Mapping[str, Any]) -> bytes:
+    """An event of a stream, as it is sent."""
+    return f"event: {told['type']}\ndata: {json_line(told)}\n\n".encode()
+
+
+def _verbose(transcript: ChannelTranscript) -> Reply:
     """Words and segments with times; of what others say of a segment, the mean logarithm of the words' confidences."""
     return as_json(
         HTTPStatus.OK,
@@ -53,11 +72,11 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
     }
 
 
-def _text(name: str, kind: str) -> Callable[[ChannelTranscript], Response]:
-    return lambda transcript: Response(HTTPStatus.OK, f"{kind}; charset=utf-8", FORMATS[name](transcript).encode())
+def _text(name: str, kind: str) -> Callable[[ChannelTranscript], Reply]:
+    return lambda transcript: Reply(HTTPStatus.OK, f"{kind}; charset=utf-8", FORMATS[name](transcript).encode())
 
 
-REPLIES: Mapping[str, Callable[[ChannelTranscript], Response]] = {
+REPLIES: Mapping[str, Callable[[ChannelTranscript], Reply]] = {
     "json": lambda transcript: as_json(HTTPStatus.OK, {"text": transcript.text}),
     "text": _text("txt", "text/plain"),
     "srt": _text("srt", "text/plain"),

@@ -96,7 +96,7 @@ class SessionAgent:
             other, seconds = (found.address, found.rank), min(seconds, host.terms.host_patience)
         try:
             self._monitored = find_coordinator(
-                host.place, host.terms, self._router.listener, seconds, host.request.number, other
+                host.place, host.terms, self._router.listener, seconds, other, {"session": host.request.number}
             )
         except (LinkTimeout, UserError) as error:
             if other is not None and seconds > SHORTEST_SECONDS:  # lost meanwhile: others may know who leads by now
@@ -132,9 +132,8 @@ class SessionAgent:
                 return True
             other, listener = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener
             try:
-                link = find_coordinator(
-                    host.place, host.terms, listener, host.terms.host_patience, host.request.number, other, stays=True
-                )
+                stays = {"session": host.request.number, "stays": True}
+                link = find_coordinator(host.place, host.terms, listener, host.terms.host_patience, other, stays)
             except (LinkTimeout, UserError):
                 host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
                 continue

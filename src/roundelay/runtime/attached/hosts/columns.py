@@ -20,6 +20,8 @@ from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
 from roundelay.runtime.attached.save_tables import SaveTables
+from roundelay.runtime.attached.settings import SettingsTables
+from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.memory.arena import Arena
@@ -85,7 +87,8 @@ class SharedColumns:
 
     def __init__(self, arena: Arena) -> None:
         attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)
-        inputs, saves = arena.view(InputTables), arena.view(SaveTables)
+        inputs, saves, settings = arena.view(InputTables), arena.view(SaveTables), arena.view(SettingsTables)
+        shares = arena.view(ShareTables)
         self._seldom = [
             *(SharedTable(table, stop=None) for table in vars(arena.counts).values()),
             SharedTable(arena.optimizer.steps),
@@ -93,6 +96,13 @@ class SharedColumns:
             SharedTable(inputs.count, published=True),
             SharedTable(saves.whole),
             SharedTable(saves.last),
+            SharedTable(settings.text, stop=None),
+            SharedTable(settings.told, published=True, stop=2),
+            SharedTable(settings.taken),
+            SharedTable(settings.numbers, stop=None),
+            SharedTable(settings.frozen, stop=2),
+            SharedTable(shares.terms, stop=None),
+            SharedTable(shares.made, published=True),
         ]
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
         self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
@@ -107,6 +117,7 @@ class SharedColumns:
             SharedTable(votes.given, axis=1, stop=None),
             SharedTable(votes.skip, axis=1, stop=2),
             SharedTable(votes.changed, axis=1, stop=None),
+            SharedTable(votes.numbers, axis=1, stop=None),
             SharedTable(attendance.left, stop=len(MANNERS)),
             *at_steps,
             *at_meetings,

@@ -245,13 +245,13 @@ class SessionCoordinator:
         self._admission.came(remote)
         self._leading.came(remote, self._hosts)
 
-    def _left(self, remote: RemoteHost) -> tuple[int, int]:
+    def _left(self, remote: RemoteHost) -> int:
         """A host is lost: its learners are dead, and others draw what they had drawn last."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
         self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)
         self._host.give_back(remote.ranks)
-        return 0, 0
+        return 0
 
     def _take_over(self) -> None:
         """Begin to lead in the place of another, once all who live have come."""

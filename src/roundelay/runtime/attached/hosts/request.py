@@ -15,6 +15,8 @@ from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
+from roundelay.runtime.attached.settings import SettingsTables
+from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
@@ -26,7 +28,16 @@ from roundelay.runtime.procs.memory.views.view import View
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.base import Strategy
 
-ATTACHED_VIEWS: tuple[type[View], ...] = (Attendance, PassTables, MeetingTables, VoteTables, InputTables, SaveTables)
+ATTACHED_VIEWS: tuple[type[View], ...] = (
+    Attendance,
+    PassTables,
+    MeetingTables,
+    VoteTables,
+    InputTables,
+    SaveTables,
+    SettingsTables,
+    ShareTables,
+)
 """Of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BellTable, BetweenHosts)
 """The same, on one of several hosts."""

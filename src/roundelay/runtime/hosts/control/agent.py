@@ -67,10 +67,10 @@ def serve(
         UserError: the coordinator does not answer, refuses this host, or has ended for a reason.
         LedByAnother: its process has ended, and the next host leads.
     """
-    seconds, then = terms.patience_seconds, None
+    seconds, then, again = terms.patience_seconds, None, False
     while True:
         try:
-            with _HostAgent(cluster, place, terms, asked, seconds, copies) as host:
+            with _HostAgent(cluster, place, terms, asked, seconds, copies, again) as host:
                 say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
                 try:
                     host.obey()
@@ -78,11 +78,11 @@ def serve(
                     then = host.place_without_first()
         except _Over as over:
             if str(over):
-                raise UserError(f"the run has ended on the first host: {over}") from None
+                raise UserError(str(over)) from None
             return over.signal
         except _CoordinatorLost as lost:
             say(f"{lost}; looking for it for {terms.host_patience:g} s")
-            seconds = terms.host_patience
+            seconds, again = terms.host_patience, True
         except UserError as error:
             if then is None or not isinstance(error.__cause__, LinkTimeout):
                 raise
@@ -106,7 +106,9 @@ class _HostAgent:
         asked: Asked,
         seconds: float,
         copies: CopyReceiver | None,
+        again: bool = False,
     ) -> None:
+        self._again = again  # it has taken part before
         self._place, self._terms, self._asked, self._copies = place, terms, asked, copies
         self._orders: SimpleQueue[Message] = SimpleQueue()
         self._part = self._segment = self._generation = self._host = -1
@@ -150,12 +152,19 @@ class _HostAgent:
             UserError: it does not answer, or does not accept us.
         """
         try:
-            return find_coordinator(self._place, self._terms, self._local.router.listener, seconds)
+            return find_coordinator(
+                self._place, self._terms, self._local.router.listener, seconds, stop=self._stop_looking
+            )
         except LinkTimeout as error:
             raise UserError(
                 f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
                 "has ended, so has the run; it goes on from its last checkpoint when all hosts are started again."
             ) from error
+
+    def _stop_looking(self) -> None:
+        """End by a signal while a first host that is lost is looked for: no other part can answer it."""
+        if self._again and (signal := self._asked()):
+            raise _Over("", signal)
 
     def _build(self, task: Task) -> None:
         self._local.start(task)
@@ -204,7 +213,9 @@ class _HostAgent:
             case "stop":
                 self._local.let_go(int(header["round"]))
             case "end" | "refused":
-                why = str(header["why"]) if message.kind == "end" else f"this host is refused: {header['why']}"
+                said = str(header["why"])
+                ended, refused = "the run has ended on the first host", "the first host refuses this one"
+                why = said and f"{ended if message.kind == 'end' else refused}: {said}"
                 self._over = _Over(why, str(header.get("signal", "")))
             case _:
                 self._orders.put(message)

@@ -166,7 +166,7 @@ class MultiHostRuntime(Runtime):
         except TimeoutError as error:
             raise TimeoutError(f"{error}\n{self.who_waits()}\n") from error
         if not self.local_runtime.living():
-            raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()))
+            raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()), last=True)
 
     def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
         """Learners here have ended."""
@@ -253,17 +253,13 @@ class MultiHostRuntime(Runtime):
         Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
-    def _left(self, remote: RemoteHost) -> tuple[int, int]:
+    def _left(self, remote: RemoteHost) -> int:
         """A host is lost: what it was leased is drawn again, what it has counted stays."""
         self._past.append(remote)
         if self._leases is None:
-            return 0, 0
+            return 0
         self._bases[remote.host] = self._arena.counts.copy()
-        if self._synchronous and self._plan is not None:
-            return 0, self._plan.epoch.examples_of(remote.ranks, self._plan.first_round, self._plan.end_round) - int(
-                self._arena.counts.frames[list(remote.ranks)].sum()
-            )
-        return self._leases.lose(remote.host)
+        return 0 if self._synchronous else self._leases.lose(remote.host)
 
     def _look(self, watch: Watch) -> Watch:
         """Attend to hosts; called a few times a second while learners run."""
@@ -302,7 +298,9 @@ class MultiHostRuntime(Runtime):
             others = f" with learners {', '.join(map(str, gone.ranks[1:]))}" if len(gone.ranks) > 1 else ""
             raise LearnerDied(gone.ranks[0], f"its host {gone.host} is lost{others}: {gone.reason}", frames)
         if self._synchronous and not set(self.local_runtime.living()) & {*self.local_runtime.here}:
-            raise LearnerDied(0, "and so did all of the first host, which says who takes part in means", frames)
+            raise LearnerDied(
+                0, "and so did all of the first host, which says who takes part in means", frames, last=True
+            )
         for remote in remotes:
             remote.raise_problem(frames)
         self._local.check()

@@ -15,13 +15,12 @@ class HostEvents:
 
     Attributes:
         message: for each message of a host, from that host's thread.
-        left: when a host is gone, from any thread; how many minibatches come back from it for others, and how many
-            examples of its own shards are left that nobody else can train in this epoch.
+        left: when a host is gone, from any thread; how many minibatches come back from it for others.
         moved: with the addresses of all hosts and the ranks of each, when one is lost or comes.
         came: for each host that takes part from now on; says that its learners live, or will.
     """
 
     message: Callable[[RemoteHost, Message], None]
-    left: Callable[[RemoteHost], tuple[int, int]]
+    left: Callable[[RemoteHost], int]
     moved: Callable[[Sequence[Address], Sequence[Sequence[int]]], None]
     came: Callable[[RemoteHost], None]

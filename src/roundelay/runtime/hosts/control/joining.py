@@ -1,5 +1,8 @@
 """The link by which a host joins a run: to the first host, or to another that leads in its place."""
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
@@ -10,6 +13,8 @@ from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, Lin
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 
+ASKED_SECONDS = 2.0
+"""Seconds after which it is asked again where the first host is, and whether to look for it any longer."""
 LEADS_AGAIN_SECONDS = 0.2
 """Interval at which a host is asked again whether it leads."""
 
@@ -19,17 +24,17 @@ def find_coordinator(
     terms: HostTerms,
     listener: Listener,
     seconds: float,
-    session: int = 0,
     other: tuple[Address, int] | None = None,
-    stays: bool = False,
+    more: Mapping[str, object] = MappingProxyType({}),
+    stop: Callable[[], object] = lambda: None,
 ) -> MonitoredLink:
     """A link to the first host, sought for so many seconds, on which this host has said what it is.
 
     Args:
         listener: this host's.
-        session: that it comes to; see `PendingJoins`.
         other: address and lowest rank of another host that leads in its place.
-        stays: it has taken part already.
+        more: said by this host of itself: the `session` that it comes to (`PendingJoins`), whether it `stays` in it.
+        stop: called every other second; raises where the first host is to be sought no longer.
 
     Raises:
         LinkTimeout: it does not answer.
@@ -43,11 +48,13 @@ def find_coordinator(
         "agreement": terms.agreement,
         "address": listener.address,
         "life": listener.hello.get("life", ""),
-        "session": session,
-        "stays": stays,
+        "session": 0,
+        "stays": False,
+        **more,
     }
     while True:
-        left = deadline - wall_clock()
+        stop()
+        left = max(0.01, deadline - wall_clock())
         address = _coordinator(place, left) if other is None else other[0]
         try:
             # It may have moved, where a store says where it is: ask again now and then.
@@ -55,14 +62,15 @@ def find_coordinator(
                 address,
                 place.secret,
                 hello,
-                min(left, 2.0) if place.hosted else left,
+                min(left, ASKED_SECONDS),
                 options=LinkOptions(terms.encrypt),
                 expected=identity(0 if other is None else other[1]),
             )
-        except LinkTimeout:
+        except LinkTimeout as error:
             if wall_clock() < deadline:
                 continue
-            raise
+            where = f"{address[0]}:{address[1]}"
+            raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error.__cause__})") from error
         except LinkError as error:
             if place.peers and other is None and wall_clock() < deadline:  # it may be about to lead
                 pause(LEADS_AGAIN_SECONDS)

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import accumulate
 from typing import Any, final
 
 import numpy as np
@@ -68,13 +67,6 @@ class LeaseSource:
         self._at += 1
         return batch.index if batch.frames else None
 
-    def untrained(self) -> int:
-        """Examples to be drawn yet."""
-        if self._at >= self._end:
-            return sum(self._plan.piece(index).frames for index in self.returned)
-        first, last = (self._plan.piece(self._index(at)) for at in (self._at, self._end - 1))
-        return last.stop - first.start + sum(self._plan.piece(index).frames for index in self.returned)
-
     def stop(self, round_: int) -> None:
         """Let nobody draw of `round_` and later ones."""
         self._end = min(self._end, round_ * len(self._ranks))
@@ -97,10 +89,8 @@ class Leases:
         rounds = first // plan.learners, end // plan.learners
         self._sources = [LeaseSource(plan, range(plan.learners), *rounds)]
         if plan.shares:
-            ends = list(accumulate(share.learners for share in plan.shares))
-            ranks = [range(stop - share.learners, stop) for share, stop in zip(plan.shares, ends, strict=True)]
             some = [rounds if share.examples else (0, 0) for share in plan.shares]
-            self._sources = [LeaseSource(plan, own, *of) for own, of in zip(ranks, some, strict=True)]
+            self._sources = [LeaseSource(plan, own, *of) for own, of in zip(plan.orders, some, strict=True)]
         self._held: dict[int, set[int]] = {}
         self._settled: Counter[int] = Counter()
         self._lock = threading.Lock()
@@ -144,17 +134,16 @@ class Leases:
         return self._settled[host]
 
     def give_back(self, host: int) -> int:
-        """All that `host` has drawn and not trained is to be drawn again; how many these are."""
+        """All that `host` has drawn and not trained is to be drawn again; how many minibatches these are."""
         with self._lock:
             held = self._held.pop(host, set())
             self._source(host).returned.extend(sorted(held))
             return len(held)
 
-    def lose(self, host: int) -> tuple[int, int]:
-        """`host` is lost: minibatches that others draw again, and examples that nobody can unless it comes back."""
+    def lose(self, host: int) -> int:
+        """`host` is lost: minibatches of its that others draw again. Where it draws from its own, nobody else does."""
         returned = self.give_back(host)
-        with self._lock:
-            return (0, self._source(host).untrained()) if self._plan.shares else (returned, 0)
+        return 0 if self._plan.shares else returned
 
     def stop(self, stop_round: Callable[[int], int]) -> None:
         """End after the last round begun, or its block."""

@@ -20,7 +20,7 @@ from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
 from roundelay.runtime.hosts.transport.wire import Address, LinkError, Message
-from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.procs.coordination import activity
 
 GOODBYE_SECONDS = 5.0
@@ -124,7 +124,10 @@ class HostMembership:
             return None
         remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, address)
         if all_ != learners:
-            why = f"{learners} learners here, {all_} there"
+            why = (
+                f"{learners} learners here, {all_} there: WORLD_SIZE, and {PLACES} where learners may join later, must "
+                "be the same on all hosts"
+            )
         elif found:
             why = f"its {self._terms.agreed} is another: {'; '.join(found)}"
         elif not 1 <= count <= learners or not set(remote.ranks) <= set(range(learners)) - {*self._place.ranks}:
@@ -293,9 +296,9 @@ class HostMembership:
                 return
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
-                redrawn, missing = self._events.left(remote)
+                redrawn = self._events.left(remote)
                 arena.liveness.mark(remote.ranks, False)
-                self.lost.append(HostGone(remote.host, remote.ranks, reason, redrawn, missing))
+                self.lost.append(HostGone(remote.host, remote.ranks, reason, redrawn))
         remote.replied.set()
         remote.monitored.close()
 
@@ -333,7 +336,12 @@ class HostMembership:
             if new and taken & {*remote.ranks}:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             if traits.synchronous or self._terms.on_death == "stop":
-                raise self._refuse(remote, f"under {label} nobody can come back while the run goes on")
+                under = label if traits.synchronous else "--on-death stop"
+                raise self._refuse(
+                    remote,
+                    f"under {under} no host joins a run, or comes back to it, once it has begun. When it has stopped, "
+                    "the same command on all hosts goes on with all of them",
+                )
             self.hosts += [remote.ranks] if new else []
             remote.host, remote.late = self.hosts.index(remote.ranks), monitored.link.hello.get("stays") is not True
             if remote.host in self._remotes:

@@ -3,6 +3,7 @@
 from typing import final
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.base import ended_by_death
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.transport.wire import LinkError
@@ -37,11 +38,11 @@ class Mirrors:
             self._hosts.ask("give", "what its learners' rows are", names=wanted)
             self._stale.difference_update(wanted)
         if self._needs_all and self._hosts.lost:
-            gone = self._hosts.lost[0]
+            gone, (why, otherwise) = self._hosts.lost[0], ended_by_death(self._strategy)
             raise UserError(
-                f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); "
-                f"{self._strategy.label} cannot go on without it. The last checkpoint is complete: the same "
-                "command resumes, also with fewer learners. With --on-death go-on those who are left train on."
+                f"host {gone.host}, with learners {', '.join(map(str, gone.ranks))}, is lost ({gone.reason}); {why}. "
+                f"The last checkpoint is complete: the same command resumes, also with fewer learners."
+                f"{' ' * bool(otherwise)}{otherwise}"
             )
 
     def send(self) -> None:

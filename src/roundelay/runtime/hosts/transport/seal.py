@@ -8,10 +8,12 @@ data, and only the tag is computed (GMAC). After RECORDS_A_KEY records both ends
 
 from collections.abc import Iterator, Sequence
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from roundelay.core.extras import Binding
+
+_aead = Binding("cryptography.hazmat.primitives.ciphers.aead", "hosts")
+_exceptions = Binding("cryptography.exceptions", "hosts")
+_hashes = Binding("cryptography.hazmat.primitives.hashes", "hosts")
+_hkdf = Binding("cryptography.hazmat.primitives.kdf.hkdf", "hosts")
 
 RECORD_BYTES = 1 << 18
 """Of data in one record: few enough to stay in cache between the socket and their place."""
@@ -30,7 +32,8 @@ class Forged(Exception):
 def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
     """A key of KEY_BYTES for what `label` names, from a shared secret and a salt that was never used before (HKDF with
     SHA-256, RFC 5869)."""
-    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=label).derive(secret)
+    key: bytes = _hkdf.HKDF(algorithm=_hashes.SHA256(), length=KEY_BYTES, salt=salt, info=label).derive(secret)
+    return key
 
 
 class Sealer:
@@ -46,7 +49,7 @@ class Sealer:
         self._use(key)
 
     def _use(self, key: bytes) -> None:
-        self._cipher = AESGCM(_expand(key, b"roundelay record"))
+        self._cipher = _aead.AESGCM(_expand(key, b"roundelay record"))
         self._next_key, self._number = _expand(key, b"roundelay next key"), 0
 
     def _nonce(self) -> bytes:
@@ -80,7 +83,7 @@ class Sealer:
         nonce = self._nonce()  # first, for it may change the key
         try:
             self._cipher.decrypt_into(nonce, record, None, room[:size])
-        except InvalidTag as error:
+        except _exceptions.InvalidTag as error:
             raise Forged from error
         return room[:size]
 
@@ -93,12 +96,13 @@ class Sealer:
         nonce = self._nonce()
         try:
             self._cipher.decrypt(nonce, tag, data)
-        except InvalidTag as error:
+        except _exceptions.InvalidTag as error:
             raise Forged from error
 
 
 def _expand(key: bytes, label: bytes) -> bytes:
-    return HKDFExpand(algorithm=SHA256(), length=KEY_BYTES, info=label).derive(key)
+    derived: bytes = _hkdf.HKDFExpand(algorithm=_hashes.SHA256(), length=KEY_BYTES, info=label).derive(key)
+    return derived
 
 
 def cut(views: Sequence[memoryview]) -> Iterator[memoryview]:

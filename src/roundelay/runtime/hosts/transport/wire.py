@@ -162,7 +162,8 @@ class Link(Stream):
                 raise
             except (OSError, LinkError) as error:
                 if time.monotonic() + pause >= deadline:
-                    raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error})") from error
+                    sought = f" within {seconds:.3g} s" if seconds > 0 else ""
+                    raise LinkTimeout(f"nobody answers at {where}{sought} ({error})") from error
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 

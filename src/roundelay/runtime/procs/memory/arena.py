@@ -13,6 +13,7 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
@@ -58,7 +59,10 @@ V = TypeVar("V", bound=View)
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes from which every process computes the same addresses."""
+    """Sizes from which every process computes the same addresses.
+
+    What follows from the fields is computed once: dozens of tables are summed, and a mean asks for L + 1 addresses.
+    """
 
     learners: int
     parameters: int
@@ -70,7 +74,7 @@ class Layout:
     tensors: int = 0  # see Sizes
     centre_memory: tuple[str, ...] = ()  # vectors (P,) beside the centre, behind which they lie
 
-    @property
+    @cached_property
     def vectors(self) -> tuple[str, ...]:
         """Names of the (L, P) regions; behind them lies the centre row, if there is one.
 
@@ -83,7 +87,7 @@ class Layout:
         """Rows with a version and a lock: the learners' and the centre's."""
         return self.learners + self.centre
 
-    @property
+    @cached_property
     def sizes(self) -> Sizes:
         """Numbers that shapes of tables depend on."""
         return Sizes(self.learners, self.centre, self.scalars, self.tensors)
@@ -94,12 +98,12 @@ class Layout:
             for name, table in view.tables(self.sizes).items():
                 yield view, name, table
 
-    @property
+    @cached_property
     def header_bytes(self) -> int:
         """All tables, each on cache lines of its own, rounded up to a page."""
         return _align(sum(_table_bytes(table) for _, _, table in self.tables()), mmap.PAGESIZE)
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """One vector, rounded up to a page."""
         return _align(4 * self.parameters, mmap.PAGESIZE)
@@ -183,6 +187,7 @@ class Arena:
         self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
         check_file(descriptor, layout)
         self._map = mmap.mmap(descriptor, layout.total_bytes)
+        self._opened: dict[int, Tensor] = {}  # vectors by index: each mean asks for those of all its learners
         names = [*(f"row {rank}" for rank in range(layout.learners)), "the centre"]
         locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
         self.row_locks: Sequence[Lock] = (
@@ -216,7 +221,7 @@ class Arena:
         return found
 
     def vector(self, name: str, rank: int) -> Tensor:
-        """The (P,) float32 vector `name` of learner `rank`, in shared memory."""
+        """Return the (P,) float32 vector `name` of learner `rank`, in shared memory, always the same tensor."""
         if self.on_devices is not None and name in self.on_devices.vectors:
             return self.on_devices.vectors[name][rank]
         return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
@@ -240,8 +245,12 @@ class Arena:
         return Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
 
     def _at(self, index: int) -> Tensor:
-        offset = self.layout.header_bytes + index * self.layout.row_bytes
-        return torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
+        if index not in self._opened:
+            offset = self.layout.header_bytes + index * self.layout.row_bytes
+            self._opened[index] = torch.frombuffer(
+                self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset
+            )
+        return self._opened[index]
 
     def shown(self, rank: int) -> Tensor:
         """Bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
@@ -261,3 +270,4 @@ class Arena:
             unpin(torch.frombuffer(self._map, dtype=torch.uint8).data_ptr(), len(self._map))
             os.close(self.descriptor)
             self.descriptor = -1
+            self._opened.clear()

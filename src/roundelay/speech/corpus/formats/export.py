@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import write_text
+from roundelay.core.files import refuse_ours, write_text
 from roundelay.core.progress import Progress
 from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay.speech.corpus.formats.lhotse_writing import write_part
@@ -48,6 +48,7 @@ def export_kaldi(
     Raises:
         UserError: utterances that do not fit Kaldi's format, audio or features missing, a full disk.
     """
+    refuse_ours(out)
     written: list[Exported] = []
     store = corpus.features() if features or not corpus.audio else None
     for split in _chosen(corpus, splits):
@@ -69,6 +70,7 @@ def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> l
     Raises:
         UserError: a corpus without audio, audio missing, a full disk.
     """
+    refuse_ours(out)
     if not corpus.audio:
         raise UserError(
             f"{corpus.folder}: this corpus has features and no audio, and Lhotse's recordings are audio. Write it with "

@@ -1,13 +1,13 @@
 """Transcripts: how they are written, and whether they can be what is said in so many seconds."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from roundelay.speech.corpus.checks import cleaned, spelling_remark
+from roundelay.speech.corpus.checks import spelling_remark
+from roundelay.speech.corpus.cleaned import cleaned
 from roundelay.speech.corpus.inspection.findings import SHOWN, Finding, named
 from roundelay.speech.corpus.inspection.sound import SoundFacts
 from roundelay.speech.data.manifest import Utterance
@@ -16,6 +16,7 @@ from roundelay.speech.hmm.align import shortest
 from roundelay.speech.hmm.alignment import require_summary
 from roundelay.speech.hmm.fit import warnings
 from roundelay.speech.lexicon.lexicon import Lexicon, bare
+from roundelay.speech.lexicon.marks import is_mark, parted
 
 _FASTEST = 40.0  # characters a second: twice as fast as anybody speaks
 _SLOWEST, _LONG_S = 1.0, 8.0  # characters a second, over so many seconds of speech
@@ -23,20 +24,21 @@ _ENOUGH = 20  # utterances whose median says something
 _FACTOR, _DEVIATIONS = 2.5, 5.0  # away from the median of the logarithm
 _LEAST_SPREAD = 0.1
 _FRAME_S = 0.01
-_MARKUP = re.compile(r"[<\[({].*[>\])}]|.*_.*|\+\+.*\+\+")
 
 
 def spelling_findings(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon | None) -> list[Finding]:
     """Findings on punctuation, case, digits and marks of events, of all splits together."""
-    counts = Counter(word for some in splits.values() for u in some for word in u.words)
+    parts = [parted(u.text) for some in splits.values() for u in some]
+    words = Counter(word for spoken, _ in parts for word in spoken)
     found: list[Finding] = []
-    marks = [word for word in counts if _MARKUP.fullmatch(word)]
-    words = {word: number for word, number in counts.items() if word not in set(marks)}
+    marks = [*dict.fromkeys(mark for _, some in parts for mark in some), *(word for word in words if "_" in word)]
+    words = Counter({word: number for word, number in words.items() if "_" not in word})
     if lexicon is not None:
         missing = lexicon.missing_words(u for some in splits.values() for u in some)
+        missing = [m for m in missing if not is_mark(m.word)]
         clean = "`roundelay prepare ... --clean-transcripts`."
         found += [Finding("spelling", "warning", "", what, clean) for what in spelling_remark(missing, lexicon)]
-        written_so = lexicon.missing_words(u for some in cleaned(splits, lexicon)[0].values() for u in some)
+        written_so = lexicon.missing_words(u for some in cleaned(splits, lexicon).splits.values() for u in some)
         if absent := [m.word for m in written_so]:
             what = f"{counted(len(absent), 'word')} of the transcripts not in the dictionary ({named(absent)})"
             mend = "Add them to it, or `roundelay prepare ... --on-missing-words guess` (or skip, or map)."
@@ -52,7 +54,10 @@ def spelling_findings(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexico
         found.append(Finding("digits", "warning", "", what, "Write numbers out as they are spoken."))
     if marks and any(lexicon is None or mark not in lexicon for mark in marks):
         what = f"marks of noises or of doubt among the words ({named(marks)})"
-        mend = "Add them to the dictionary with a phone of their own, or delete them from the transcripts."
+        mend = (
+            "`roundelay prepare ... --clean-transcripts` takes them out; or add them to the dictionary with a phone of "
+            "their own."
+        )
         found.append(Finding("marks", "warning", "", what, mend))
     return found
 
@@ -84,7 +89,7 @@ def length_findings(
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
     # A word in another case than the dictionary's has the same phones.
-    written_so = splits if lexicon is None else cleaned(splits, lexicon)[0]
+    written_so = splits if lexicon is None else cleaned(splits, lexicon).splits
     for split, utterances in written_so.items():
         odd = _odd_rates(utterances, (sounds or {}).get(split, {}))
         if lexicon is not None:
@@ -123,7 +128,7 @@ def _odd_rates(utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]
 
 
 def _characters(utterance: Utterance) -> int:
-    return sum(c.isalnum() for word in utterance.words if not _MARKUP.fullmatch(word) for c in word)
+    return sum(c.isalnum() for word in parted(utterance.text)[0] if "_" not in word for c in word)
 
 
 def alignment_findings(folder: Path) -> list[Finding]:

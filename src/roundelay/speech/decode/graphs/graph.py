@@ -17,7 +17,7 @@ import numpy as np
 
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, write_text
+from roundelay.core.files import atomic_write, read_text, write_text
 from roundelay.speech.bindings import kaldifst
 from roundelay.speech.decode.graphs.grammar import grammar_arcs
 from roundelay.speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
@@ -30,6 +30,7 @@ from roundelay.speech.search.fst import (
     file_bytes,
     from_arrays,
     merge_equal_states,
+    read_checked_fst,
     to_arrays,
     write_arrays,
 )
@@ -156,20 +157,26 @@ def load_graph(folder: Path) -> Graph:
         words = load_words(folder)
         whole = (folder / FST_FILE).stat().st_size == info["fst_bytes"] and len(words) == info["symbols"]
         num_pdfs = int(info["num_pdfs"])
+        if not math.isfinite(float(info["word_cost"])):
+            raise ValueError("word_cost is not a number")
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise UserError(f"{folder}: broken graph ({error}). Delete the folder to have it built again.") from error
     if not whole:
         raise UserError(f"{folder}: its files do not belong together. Delete the folder to have the graph built again.")
-    return Graph(kaldifst.StdConstFst.read(str(folder / FST_FILE)), words, num_pdfs, info)
+    try:
+        fst = read_checked_fst(folder / FST_FILE, num_pdfs, len(words))
+    except UserError as error:
+        raise UserError(f"{error} Delete {folder} to have it built again.") from None
+    return Graph(fst, words, num_pdfs, info)
 
 
 def load_words(folder: Path) -> tuple[str, ...]:
     """Symbols by word id of the graph in a folder.
 
     Raises:
-        OSError: there is none.
+        UserError: there is none, or it is no text.
     """
-    lines = (folder / WORDS_FILE).read_text(encoding="utf-8").splitlines()
+    lines = read_text(folder / WORDS_FILE, "a graph has its words there").split("\n")[:-1]
     return tuple(line.rsplit(" ", 1)[0] for line in lines)
 
 

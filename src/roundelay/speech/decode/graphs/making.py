@@ -66,8 +66,8 @@ class LanguageOptions:
         text: files with a sentence a line, plain or gzipped, beside the training transcripts.
         join: run consecutive lines of these files together to lines of at least so many words; 0: leave them.
         transcript_weight: how often each training transcript is counted.
-        vocabulary: the most frequent words of the text, so many, and all of the transcripts; None: the words of the
-            dictionary.
+        vocabulary: the most frequent words of the text, so many (0: none), and all of the transcripts; None: the words
+            of the dictionary.
         dictionary: pronunciations in CMU's format, plain or gzipped; None: those of the corpus.
         guess: guess the pronunciations of words that no dictionary has, instead of leaving them out.
     """
@@ -84,8 +84,6 @@ class LanguageOptions:
     def __post_init__(self) -> None:
         if self.transcript_weight < 0 or self.join < 0:
             raise UserError("decode.transcript_weight and decode.join must be 0 or more.")
-        if self.vocabulary is not None and self.vocabulary < 1:
-            raise UserError(f"decode.vocabulary is {self.vocabulary}: give a number of words, 20000 for example.")
 
     @property
     def files(self) -> list[Path]:
@@ -263,7 +261,8 @@ def _unheard(job: GraphJob, lexicon: Lexicon) -> str:
         return ""
     return (
         f"The training transcripts have {len(heard):,} of the {len(lexicon.words):,} words, and all others are equally "
-        "likely: decode.vocabulary=1 takes words of the transcripts alone, decode.text=[FILE] sentences with others."
+        "likely: decode.vocabulary=transcripts takes those of the transcripts alone, decode.text=[FILE] sentences with "
+        "others."
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, write_text
+from roundelay.core.files import atomic_write, refuse_ours, write_text
 from roundelay.core.progress import Progress
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.features.store import FeatureStore
@@ -52,6 +52,7 @@ def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out:
     Raises:
         UserError: the alignment is of another corpus; the disk is full.
     """
+    refuse_ours(out)
     found = sorted(_aligned(corpus, store, alignment), key=lambda pair: pair[0].id)  # Kaldi's tools want them sorted
     model = export_transition_model(alignment.tree)
     write_text(out / "phones.txt", "".join(f"{p} {i}\n" for i, p in enumerate(("<eps>", *corpus.lexicon.phones))))
@@ -86,6 +87,7 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
     Raises:
         UserError: the alignment is of another corpus; an id is no name for a file; the disk is full.
     """
+    refuse_ours(out)
     found = list(_aligned(corpus, store, alignment))
     if odd := [u.id for u, _ in found if "/" in u.id or u.id.startswith(".")]:
         raise UserError(f"{odd[0]}: an id with a slash or a dot in front is no name for a TextGrid.")

@@ -1,0 +1,166 @@
+"""Alarms of a loop's steps: gradients that are not finite, or are not there; sessions that nobody closes.
+
+Every step looks at a few gradients only, so that it costs next to nothing: an infinite or NaN loss is in all of them,
+and what begins in the middle of a backward is in those of the layers before it. In meetings the whole model is looked
+at.
+"""
+
+import atexit
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from typing import final
+
+import torch
+from torch import Tensor
+
+from roundelay.attached.parameters import Parameters
+
+log = logging.getLogger("roundelay")
+
+LOOKED_AT, LOOKED_ELEMENTS = 8, 4096
+"""So many gradients are looked at, of so many elements: those of biases and the like, if a module has such, evenly
+spaced, or else the beginnings of some."""
+WITHOUT = 20
+"""Steps without a gradient, one after the other, that are said."""
+LOOKED_SELDOM = 16
+"""A learner that is alone looks in every so many steps: nobody has to be kept from its gradients."""
+
+
+@final
+class GradientAlarms:
+    """Of one learner.
+
+    Args:
+        learners: that train together.
+        kind: of the module, in words.
+    """
+
+    def __init__(self, parameters: Parameters, rank: int, learners: int, kind: str) -> None:
+        self._parameters, self._rank, self._alone, self._kind = parameters, rank, learners == 1, kind
+        vectors = [n for n, p in enumerate(parameters.all) if p.ndim == 1 and p.numel() <= LOOKED_ELEMENTS]
+        among = vectors or [*range(len(parameters.all))]
+        few = min(LOOKED_AT, len(among))
+        self._numbers = [among[at * (len(among) - 1) // max(1, few - 1)] for at in range(few)]
+        self._whole = bool(vectors)
+        self._steps = self._last = 0  # steps so far, and the last of them that had a gradient
+        self._had, self._said = False, False
+        self.skipped = 0
+        """Steps that were left out, for their gradients were not finite."""
+
+    def not_finite(self, found: Mapping[int, Tensor], scaled: bool) -> bool:
+        """Look at gradients of the step under way, by number, of one optimizer or of all; True: one is not finite, and
+        the step is to be skipped. A learner that is alone trains as without us, and a GradScaler (`scaled`) looks for
+        itself."""
+        if scaled:
+            self._had = True
+        if scaled or not found or (self._alone and self._last and self._steps % LOOKED_SELDOM):
+            return False
+        looked = [found[number] for number in self._numbers if number in found]
+        if not looked or not self._whole:
+            looked = [gradient.reshape(-1)[:LOOKED_ELEMENTS] for gradient in looked or list(found.values())[:LOOKED_AT]]
+        together = torch.cat(looked).detach()
+        total = float(together.abs().sum(dtype=torch.float32))
+        self._had = self._had or total != 0 or any(bool(gradient.any()) for gradient in found.values())
+        return not self._alone and not total < float("inf") and not bool(together.isfinite().all())
+
+    def skip(self) -> None:
+        """The step under way is skipped, for its gradient is not finite."""
+        self.skipped += 1
+        if self.skipped == 1:
+            log.warning(
+                "rank %d: the gradient of its step %d is NaN or infinite (its loss was, it may be): the step is "
+                "skipped, as one that overflows under a GradScaler is, and does not reach the other learners. How many "
+                "were skipped is said in the end.",
+                self._rank,
+                self._steps + 1,
+            )
+
+    def stepped(self, given: int) -> None:
+        """A step is complete, with gradients of so many parameters."""
+        self._steps += 1
+        looked = not (self._alone and self._last and (self._steps - 1) % LOOKED_SELDOM)
+        if given and (self._had or not looked):
+            self._last = self._steps
+        self._had = False
+        if self._steps - self._last >= WITHOUT and not self._said:
+            self._said = True
+            log.warning(
+                "rank %d has had no gradient of %s in its last %d steps (every .grad is None, or zero), so they "
+                "trained nothing: is loss.backward() called before optimizer.step(), and zero_grad() not between them?",
+                self._rank,
+                self._kind,
+                self._steps - self._last,
+            )
+
+    def say_skipped(self) -> None:
+        """In the end: how often it happened, if more than once."""
+        if self.skipped > 1:
+            log.warning(
+                "rank %d skipped %d of its %d steps, whose gradients were NaN or infinite.",
+                self._rank,
+                self.skipped,
+                self._steps,
+            )
+
+
+def say_not_finite(parameters: Parameters, vector: Tensor, rank: int) -> bool:
+    """Warn where the model (P,) that learners have in common is not finite; names the parameter."""
+    if bool(vector.sum().isfinite()):
+        return False
+    views = zip(parameters.names, parameters.views(vector), strict=True)
+    name = next((name for name, view in views if not bool(view.isfinite().all())), "")
+    if name:  # a sum of large numbers may overflow
+        log.warning("rank %d: parameter %s of the model that all have in common is NaN or infinite.", rank, name)
+    return bool(name)
+
+
+def say_idle(steps: Mapping[int, int], rows_count: bool) -> None:
+    """Warn where learners have taken very different numbers of steps, by rank.
+
+    Args:
+        rows_count: the row of each counts alike in the model that is evaluated.
+    """
+    few, many = min(steps, key=steps.__getitem__), max(steps, key=steps.__getitem__)
+    if steps[many] > 2 * steps[few] and steps[many] >= WITHOUT:
+        log.warning(
+            "learners took very different numbers of steps: rank %d %d, rank %d %d.%s",
+            few,
+            steps[few],
+            many,
+            steps[many],
+            " In the model that close() leaves the row of each counts alike, and in exchanges before: a learner "
+            "that has no data, or is much slower, holds the others back."
+            if rows_count
+            else "",
+        )
+
+
+# Sessions that nobody closes ------------------------------------------------------------------------------------------
+
+_open: dict[object, tuple[int, int]] = {}
+
+
+def note_open(session: object, rank: int) -> None:
+    """A session of several learners begins; to be undone by `note_closed`."""
+    _open[session] = os.getpid(), rank
+
+
+def note_closed(session: object) -> None:
+    """It has been closed, or has failed, and says so itself."""
+    _open.pop(session, None)
+
+
+@atexit.register
+def say_unclosed() -> None:
+    """At the end of the process: warn of sessions that are open, unless an error has ended it."""
+    failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for process, rank in () if failed else _open.values():
+        if process == os.getpid():
+            log.warning(
+                "rank %d ends without session.close(): its model is its own row, not the one that the learners have in "
+                "common, and to the others it counts as dead. Call session.close() on all learners, or train in `with "
+                "session:`.",
+                rank,
+            )

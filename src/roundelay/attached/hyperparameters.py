@@ -1,0 +1,114 @@
+"""Options of the user's optimizers by readable names, as learners compare them, and the numbers among them, which
+schedules change."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+HOW = ("foreach", "fused", "capturable", "differentiable")
+"""Options that say how an update is computed, not which."""
+NumberPlace = tuple[int, str, int]
+"""Of a number: its parameter group among all, the option, and its place in it; -1: it is the option."""
+
+
+def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str, Any]:
+    """Classes and options, plain values, and the names of the parameters of each group."""
+    names = {id(p): name for name, p in module.named_parameters()}
+    found: dict[str, Any] = {f"optimizer{_of(n, optimizers)}": type(one).__name__ for n, one in enumerate(optimizers)}
+    for n, one in enumerate(optimizers):
+        found[f"number of parameter groups{_of(n, optimizers)}"] = len(one.param_groups)
+    for of, group in _groups(optimizers):
+        options = {name: plain(value) for name, value in sorted(group.items()) if name not in ("params", *HOW)}
+        found |= {f"{name}{of}": value for name, value in options.items() if value is not Ellipsis}
+        found[f"parameter{of or ' of the optimizer'}"] = [
+            names.get(id(p), "one of another module") for p in group["params"]
+        ]
+    return found | {"torch": torch.__version__.split("+")[0]}
+
+
+def plain(value: Any) -> Any:
+    """An option as JSON has it; Ellipsis: it is none that can be compared."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 else ...
+    if isinstance(value, list | tuple):
+        items = [plain(item) for item in value]
+        return ... if ... in items else str(tuple(items))
+    return value if value is None or isinstance(value, bool | int | float | str) else ...
+
+
+class GroupNumbers:
+    """The numbers of all parameter groups: learning rates first. Which there are is settled when this is made."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        places: list[tuple[str, NumberPlace]] = []
+        for number, (of, group) in enumerate(_groups(optimizers)):
+            for option, value in sorted(group.items()):
+                if isinstance(value, list | tuple) and option != "params":
+                    inside = [
+                        (f"{option}[{at}]{of}", (number, option, at)) for at, one in enumerate(value) if _is_number(one)
+                    ]
+                    places += inside
+                elif _is_number(value):
+                    places.append((option + of, (number, option, -1)))
+        places.sort(key=lambda one: one[1][1] != "lr")
+        self.names = [name for name, _ in places]
+        self._places = [place for _, place in places]
+        self.rates = sum(option == "lr" for _, option, _ in self._places)
+
+    def read(self) -> tuple[float, ...]:
+        """As they are now; an option that is gone is NaN."""
+        groups = [group for one in self._optimizers for group in one.param_groups]
+        found = []
+        for number, option, at in self._places:
+            value = groups[number].get(option, float("nan"))
+            found.append(float(value if at < 0 else value[at]))
+        return tuple(found)
+
+    @contextmanager
+    def under(self, numbers: Sequence[float]) -> Iterator[None]:
+        """For a while, `numbers` in the place of the first of them; what is changed meanwhile stays changed."""
+        own = self.read()
+        self._write(numbers, own)
+        try:
+            yield
+        finally:
+            now = self.read()
+            self._write([mine if is_ == set_ else is_ for mine, is_, set_ in zip(own, now, numbers, strict=False)], now)
+
+    def _write(self, numbers: Sequence[float], now: Sequence[float]) -> None:
+        groups = [group for one in self._optimizers for group in one.param_groups]
+        for (number, option, at), wanted, is_ in zip(self._places, numbers, now, strict=False):
+            if wanted == is_ or option not in groups[number]:
+                continue
+            value = groups[number][option]
+            if at >= 0:
+                kind, items = type(value), list(value)
+                items[at] = type(items[at])(wanted)
+                groups[number][option] = kind(items)
+            elif isinstance(value, Tensor):
+                value.fill_(wanted)
+            else:
+                groups[number][option] = type(value)(wanted)
+
+
+def _is_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and value.dtype != torch.bool
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """All parameter groups, each with the words that name it."""
+    for n, one in enumerate(optimizers):
+        for g, group in enumerate(one.param_groups):
+            of_group = f" of group {g}" if len(one.param_groups) > 1 else ""
+            yield of_group + _of(n, optimizers), group
+
+
+def _of(number: int, optimizers: Sequence[Optimizer]) -> str:
+    return f" of optimizer {number}" if len(optimizers) > 1 else ""

@@ -1,0 +1,41 @@
+"""Folders that a command is given, told apart by the files in them, before anything large is loaded. Whoever opens them
+looks closer."""
+
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+
+RECIPE = "recipe.yaml"
+"""In every run directory."""
+PACKED = "packed.json"
+"""In every packed model."""
+
+
+def check_run(exp: Path) -> None:
+    """Raise a UserError unless it is a run directory."""
+    if (exp / RECIPE).is_file():
+        return
+    if (exp / PACKED).is_file():
+        raise UserError(
+            f"{exp}: a packed model, not a run directory. `roundelay evaluate` and `roundelay transcribe` take it."
+        )
+    what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
+    raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
+
+
+def check_packed(folder: Path) -> None:
+    """Raise a UserError unless it is a packed model."""
+    if (folder / PACKED).is_file():
+        return
+    if not folder.exists():
+        raise UserError(f"{folder}: no such folder. Give one that `roundelay pack` made.")
+    if (folder / RECIPE).is_file():
+        what = "a run directory, not a packed model. Pack it first: roundelay pack"
+        raise UserError(f"{folder}: {what} {folder} --out MODEL")
+    raise UserError(f"{folder}: not a packed model (no {PACKED} in it). Give a folder that `roundelay pack` made.")
+
+
+def check_there(path: Path) -> None:
+    """Raise a UserError unless there is a file or a folder of this name."""
+    if not path.exists():
+        raise UserError(f"{path}: no such file or folder.")

@@ -1,0 +1,122 @@
+"""Samplers of several learners share out one set of data in one order, so all must be made alike. What each is made
+with can be read by all, and is compared as soon as two have said it, and again in meetings.
+
+Learners make their samplers in the same order, and know them by number. A table has room for a few; a slot is used
+again, for the sampler so many later.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+
+log = logging.getLogger("roundelay")
+
+SHARE_SLOTS = 16
+
+
+@dataclass(frozen=True)
+class ShareTerms:
+    """The arguments of a sampler."""
+
+    examples: int
+    batch_size: int
+    seed: int
+    shuffle: int
+    drop_last: int
+
+    def words(self, name: str) -> str:
+        """One of them, in words."""
+        value = getattr(self, name)
+        return f"{name}={bool(value) if name in ('shuffle', 'drop_last') else value}"
+
+
+@dataclass(frozen=True)
+class ShareTables(View):
+    """Each learner writes the terms of a sampler, and then publishes how many it has."""
+
+    PUBLISHED = ("made",)
+
+    terms: Integers = table(L, SHARE_SLOTS, len(fields(ShareTerms)))
+    made: Integers = table(L)  # Number of samplers a learner has made
+
+
+class Shares:
+    """One learner's part in it.
+
+    Args:
+        joined: learners may come later, who have made fewer.
+    """
+
+    def __init__(self, tables: ShareTables, rank: int, joined: bool = False) -> None:
+        self._tables, self._rank, self._joined = tables, rank, joined
+        self._agreed: dict[int, set[int]] = {}  # ranks known to have made a sampler alike, by its number
+        self._said = False
+        publish(tables.made, rank, 0)
+
+    def make(self, number: int, terms: ShareTerms) -> None:
+        """This learner makes its sampler `number`, from 1 on."""
+        self._tables.terms[self._rank, number % SHARE_SLOTS] = astuple(terms)
+        publish(self._tables.made, self._rank, number)
+        self._agreed[number] = {self._rank}
+        self._agreed.pop(number - SHARE_SLOTS, None)
+
+    def check(self, number: int, living: Sequence[int]) -> bool:
+        """Have all of `living` made sampler `number` as this learner has? False: somebody has not made it yet.
+
+        Raises:
+            UserError: somebody has made it otherwise; names both, and in what.
+        """
+        agreed = self._agreed.get(number)
+        if agreed is None:  # too many came after it
+            return True
+        for rank in living:
+            if rank not in agreed and (theirs := self._read(rank, number)) is not None:
+                self._compare(number, rank, theirs)
+                agreed.add(rank)
+        return agreed.issuperset(living)
+
+    def check_all(self, living: Sequence[int]) -> None:
+        """In a meeting: the same for all samplers; and warn, once, where learners have made more or fewer.
+
+        Raises:
+            UserError: as `check`.
+        """
+        for number in self._agreed:
+            self.check(number, living)
+        made = {rank: int(self._tables.made[rank]) for rank in living}
+        few, many = (which(living, key=made.__getitem__, default=self._rank) for which in (min, max))
+        fewer = made and made[few] < made[many] and not (self._joined and made[few])
+        if fewer and not self._said:
+            self._said = True
+            if self._rank == many:
+                log.warning(
+                    "rank %d has made %d samplers and rank %d %d: what a sampler would give a learner that has not "
+                    "made it, that learner does not train. Make the same samplers on all.",
+                    many,
+                    made[many],
+                    few,
+                    made[few],
+                )
+
+    def _read(self, rank: int, number: int) -> ShareTerms | None:
+        """Terms of another's sampler; None: it is not made yet, or its slot may be used again by now."""
+        made = self._tables.made
+        if made[rank] < number:
+            return None
+        found = ShareTerms(*self._tables.terms[rank, number % SHARE_SLOTS].tolist())
+        return None if made[rank] > number + SHARE_SLOTS - 2 else found
+
+    def _compare(self, number: int, rank: int, theirs: ShareTerms) -> None:
+        mine = ShareTerms(*self._tables.terms[self._rank, number % SHARE_SLOTS].tolist())
+        other = [field.name for field in fields(mine) if getattr(mine, field.name) != getattr(theirs, field.name)]
+        if other:
+            raise UserError(
+                f"rank {self._rank}: its sampler {number} has {', '.join(map(mine.words, other))}, that of rank {rank} "
+                f"{', '.join(map(theirs.words, other))}: learners share out the same examples in one order, so make "
+                "the same samplers on all, in the same order and with the same arguments. (A seed that differs is for "
+                "loaders without session.sampler.)"
+            )

@@ -1,0 +1,141 @@
+"""The work of a process of recognition: one recording to its reply, or one person who speaks, to the end."""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, BinaryIO, final
+
+import torch
+
+from roundelay.core.files import json_line
+from roundelay.core.streams import stream
+from roundelay.packed.model import load_model
+from roundelay.speech.bindings import soundfile
+from roundelay.transcription.inputs import Recording
+from roundelay.transcription.live import Listening, Live
+from roundelay.transcription.serving.events import events_of
+from roundelay.transcription.serving.forking import END, PIECE, REPLY_HEAD, TEXT
+from roundelay.transcription.serving.form import read_form
+from roundelay.transcription.serving.limits import Refused
+from roundelay.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, refusal
+from roundelay.transcription.serving.speaking import Speaker
+from roundelay.transcription.transcribing import Options, Recogniser, Transcriber
+from roundelay.transcription.transcript import ChannelTranscript
+
+MOST_WORDS = 1000
+"""Words of a model that the page may show."""
+
+
+@final
+@dataclass(frozen=True)
+class Recognising:
+    """A model and how it is used; a `ForkedWorker` for `Recognisers`.
+
+    Attributes:
+        options: of transcribing; one channel, in this process.
+        listen: makes a recogniser of what somebody says, with words so far or, given False, without.
+        words: that it knows.
+    """
+
+    model: Recogniser
+    options: Options
+    listen: Callable[[bool], Listening]
+    words: Sequence[str] = ()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Facts of the model, for the server to tell."""
+        return {
+            "sample_rate": self.model.sample_rate,
+            "most_seconds": self.options.most_seconds,
+            "words": len(self.words),
+            "some_words": self.words[:MOST_WORDS],
+        }
+
+    def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
+        """Answer a form (`kind`, its Content-Type; its body is the file), or hear somebody (`rate`)."""
+        if file is None:
+            speaker = Speaker(self.listen(True), asked["rate"], lambda text: link.send_bytes(TEXT + text.encode()))
+            speaker.listen(iter(link.recv_bytes, b""))
+        else:
+            with os.fdopen(file, "rb") as body:
+                for piece in self._reply(asked["kind"], body):
+                    link.send_bytes(piece)
+        link.send_bytes(END)
+
+    def _reply(self, kind: str, body: BinaryIO) -> Iterator[bytes]:
+        try:
+            recording, fields = read_form(kind, body)
+            yield from self._streamed(recording) if _is_true(fields.get("stream")) else self._whole(recording, fields)
+        except Refused as refused:
+            yield from _pieces(refusal(refused))
+
+    def _whole(self, recording: BinaryIO, fields: Mapping[str, str]) -> Iterator[bytes]:
+        wanted = fields.get("response_format", "json").strip()
+        if wanted not in REPLIES:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"response_format {wanted[:40]!r}: there are {', '.join(REPLIES)}.")
+        yield from _pieces(REPLIES[wanted](self.transcript(recording)))
+
+    def transcript(self, recording: BinaryIO) -> ChannelTranscript:
+        """The words of a recording.
+
+        Raises:
+            Refused: it cannot be used.
+        """
+        options = replace(self.options, channel=0, workers=1)
+        named = Recording("recording", _path(recording), "The recording")
+        (found,) = Transcriber(self.model, options).run([named])
+        if found.problem:
+            raise Refused(HTTPStatus.BAD_REQUEST, found.problem)
+        return found.transcripts[0]
+
+    def _streamed(self, recording: BinaryIO) -> Iterator[bytes]:
+        events = events_of(_path(recording), self.listen(False), self.options.most_seconds)
+        first = next(events)  # until it is there, the recording may be refused
+        yield _head(HTTPStatus.OK, EVENT_STREAM)
+        yield PIECE + first
+        for one in events:
+            yield PIECE + one
+
+
+def _path(recording: BinaryIO) -> Path:
+    """A path to a file without a name, for this process and a program that reads in its place."""
+    return Path(f"/proc/{os.getpid()}/fd/{recording.fileno()}")
+
+
+def _pieces(reply: Reply) -> Iterator[bytes]:
+    yield _head(reply.status, reply.kind, len(reply.body))
+    yield PIECE + reply.body
+
+
+def _head(status: HTTPStatus, kind: str, length: int | None = None) -> bytes:
+    return REPLY_HEAD + json_line({"status": status, "kind": kind, "length": length}).encode()
+
+
+def _is_true(text: str | None) -> bool:
+    return (text or "").strip().lower() in ("true", "1")
+
+
+def recognising(folder: Path, most_seconds: float) -> Recognising:
+    """Load the packed model in a folder, and use it once: what that makes is shared by all forks.
+
+    Raises:
+        UserError: no such model.
+    """
+    torch.set_num_threads(1)
+    model = load_model(folder)
+    for caveat in model.caveats:
+        print(caveat, file=sys.stderr)
+    words = [word for word in model.lexicon.words if not word.startswith("<")]
+    found = Recognising(model, Options(most_seconds=most_seconds), lambda so_far: Live(model, so_far=so_far), words)
+    # Half a second of noise, in which some models find words: what is made at first use, no fork has to make.
+    with tempfile.TemporaryFile() as file:
+        noise = stream(0, "first use").normal(0, 0.1, model.sample_rate // 2)
+        soundfile.write(file, noise, model.sample_rate, format="WAV", subtype="PCM_16")
+        file.flush()
+        found.transcript(file)
+    return found

@@ -1,0 +1,153 @@
+"""Words that were said are told from those that a search finds in noise."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from roundelay.core.configure import build, plain
+from roundelay.core.errors import UserError
+from roundelay.core.streams import stream
+from roundelay.packed.calibrating import logistic
+from roundelay.speech.audio.noises import NOISES, noise
+from roundelay.speech.decode.evidence import (
+    Evidence,
+    FoundWord,
+    Likeness,
+    cepstra,
+    log_odds,
+    longest_phones,
+    measured,
+    mixture_of,
+    too_long,
+)
+from roundelay.speech.features.fbank import FbankConfig, band_centres, mel_filters
+from roundelay.speech.scoring.formats.ctm import TimedWord
+
+ONE = Likeness((1.0,), ((0.0, 0.0),), ((1.0, 1.0),))
+EVIDENCE = Evidence({"A": 0.3}, ONE, (-1.0,) * 4, (1.0, 0.0, 1.0, 0.5), 8.0, 2.0, -20.0, (0.5, 0.25, -1.0))
+
+
+def found(first: int, end: int, column: int) -> FoundWord:
+    return FoundWord(np.arange(first, end), np.full(end - first, column))
+
+
+def test_measures_are_means_of_a_word_and_of_those_around_it() -> None:
+    """Words less than half a second apart are judged together, each frame counting the same."""
+    posteriors = np.log(np.tile(np.array([0.5, 0.25, 0.125], np.float32), (200, 1)))
+    likeness = np.where(np.arange(200) < 100, -10.0, -40.0).astype(np.float32)
+    words = [found(0, 10, 0), found(20, 40, 1), found(120, 130, 2)]
+    half = np.log(0.5)
+    together = (10 * half + 20 * 2 * half) / 30
+    np.testing.assert_allclose(
+        measured(words, posteriors, likeness, 0.01),
+        [[half, -10, together, -10], [2 * half, -10, together, -10], [3 * half, -40, 3 * half, -40]],
+        rtol=1e-6,
+    )
+    apart = measured(words, posteriors, likeness, 0.1)  # as many frames are ten times as long
+    np.testing.assert_allclose(apart[:, 2:], apart[:, :2])
+
+
+def test_what_is_believed() -> None:
+    """More than what is usual counts as usual; far from any speech, nothing else counts."""
+    usual = np.full((1, 4), -1.0)
+    assert EVIDENCE.sums(usual).tolist() == [5.5]
+    assert EVIDENCE.sums(usual + 9).tolist() == [5.5]
+    cases = np.array([[-1, -1, -1, -1], [-3, -1, -2, -1], [-4, -1, -2, -1], [-1, -21, -1, -1]], float)
+    assert EVIDENCE.believed(cases).tolist() == [True, True, False, False]
+    assert EVIDENCE.believed(cases - 1).tolist() == [True, False, False, False]
+
+
+def test_confidences_rise_with_the_search_s_and_with_evidence() -> None:
+    rising = [EVIDENCE.sure(c, 5.0) for c in (0.0, 0.1, 0.5, 0.9, 0.999, 1.0)]
+    assert rising == sorted(rising)
+    assert 0 < rising[0] < rising[-1] < 1
+    assert EVIDENCE.sure(0.9, 3.0) < EVIDENCE.sure(0.9, 5.0)
+    assert EVIDENCE.sure(0.8, 2.0) == pytest.approx(1 / (1 + np.exp(1 - 0.5 * log_odds(0.8))))
+    words = (TimedWord("A", 0.0, 0.2, 0.8), TimedWord("B", 0.2, 0.2))
+    true = EVIDENCE.made_true(words, np.full((2, 4), -1.0))
+    assert [word.confidence for word in true] == [pytest.approx(EVIDENCE.sure(0.8, 5.5)), None]
+    assert EVIDENCE.made_true((), np.full((2, 4), -1.0)) == ()
+
+
+def test_phones_that_last_impossibly_long() -> None:
+    long = replace(found(0, 41, 0), phones=(("A", 31), ("B", 10)))
+    assert too_long(long, {"A": 0.3}, 0.01)
+    assert not too_long(replace(long, phones=(("A", 30), ("B", 11))), {"A": 0.3}, 0.01)
+    assert too_long(replace(long, phones=(("C", 81),)), {}, 0.01)  # of an old model, which learnt nothing
+    assert not too_long(found(0, 500, 0), {}, 0.01)  # nothing says when its phones begin
+
+
+def test_how_long_phones_last_is_learnt_from_the_alignment() -> None:
+    phones, states = [], []
+    for phone, frames in ((1, 50), (2, 10), (2, 20), (3, 8), (1, 30)):
+        phones += [phone] * frames
+        states += sorted(n * 3 // frames for n in range(frames))
+    alignment = SimpleNamespace(
+        phones=np.array(phones, np.int16),
+        states=np.array(states, np.int8),
+        tying=SimpleNamespace(phones=("SIL", "A", "B", "C")),
+    )
+    longest = longest_phones(alignment, 0.01)  # type: ignore[arg-type]
+    assert longest["SIL"] == pytest.approx(0.75, abs=0.01)
+    assert longest["A"] == pytest.approx(0.3, abs=0.01)
+    assert longest["B"] == longest["C"] == pytest.approx(0.3, abs=0.01)  # as rare ones: those of all phones
+
+
+def test_a_mixture_knows_what_it_was_made_of() -> None:
+    rng = stream(0, "mixture")
+    frames = np.concatenate([rng.normal(-3, 1, (4000, 5)), rng.normal(3, 0.5, (4000, 5))]).astype(np.float32)
+    mixture = mixture_of(frames, rng).mixtures
+    inside, outside = mixture.loglikes(frames).mean(), mixture.loglikes(np.zeros((9, 5), np.float32)).mean()
+    best = 0.5 * sum(-2.5 * np.log(2 * np.pi * np.e * std**2) for std in (1, 0.5)) - np.log(2)
+    assert inside == pytest.approx(best, abs=0.1)
+    assert outside < inside - 10
+
+
+def test_loudness_does_not_matter_to_cepstra() -> None:
+    bands = stream(0, "bands").normal(size=(50, 26)).astype(np.float32)
+    np.testing.assert_allclose(cepstra(bands), cepstra(bands + 5), atol=1e-3)
+
+
+@pytest.mark.parametrize(("rate", "bands"), [(16000, 28), (8000, 38)])
+def test_bands_that_a_telephone_lets_through(rate: int, bands: int) -> None:
+    centres = band_centres(FbankConfig(), rate)
+    assert (centres <= 3400).sum() == bands
+    filters = mel_filters(FbankConfig(), rate, 1024).numpy()
+    np.testing.assert_allclose(centres, filters.argmax(0) * rate / 1024, atol=rate / 1024)
+
+
+def test_logistic_regression() -> None:
+    """Of cases drawn from a line it finds the line; where one kind is rare, its odds only move if they are to count."""
+    rng = stream(0, "logistic")
+    cases = rng.normal(size=(20_000, 2))
+    answers = rng.random(20_000) < 1 / (1 + np.exp(-(2 * cases[:, 0] - cases[:, 1] + 3)))
+    weights, offset = logistic(cases, answers)
+    np.testing.assert_allclose([*weights, offset], [2, -1, 3], atol=0.25)
+    assert logistic(cases, answers, balanced=True)[1] < offset - 1
+
+
+def test_evidence_is_read_as_it_was_written() -> None:
+    assert build(Evidence, plain(EVIDENCE), "evidence.json") == EVIDENCE
+    for broken in (
+        {"weights": [1.0]},
+        {"least": float("nan")},
+        {"likeness": {"weights": [1.0], "means": [[0.0]], "variances": [[1.0, 1.0]]}},
+        {"likeness": {"weights": [1.0], "means": [[0.0, 0.0]], "variances": [[1.0, 0.0]]}},
+    ):
+        with pytest.raises(UserError):
+            build(Evidence, {**plain(EVIDENCE), **broken}, "evidence.json")
+
+
+@pytest.mark.parametrize("kind", NOISES)
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_noises_are_sound(kind: str, rate: int) -> None:
+    for seconds in (0.0, 0.02, 1.0):
+        wave = noise(kind, seconds, rate, 3)
+        assert wave.dtype == np.float32
+        assert wave.shape == (round(seconds * rate),)
+        assert np.isfinite(wave).all()
+        assert np.abs(wave).max(initial=0.0) <= 1
+        np.testing.assert_array_equal(wave, noise(kind, seconds, rate, 3))
+    assert np.abs(wave).max() > 0 or kind == "nothing"
