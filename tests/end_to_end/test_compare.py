@@ -160,7 +160,7 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     # What cannot be read is a failed cell, not the end.
     (cut.cells[0].exp / "events.jsonl").write_text("{}\nbroken\n{}\n")
     broken = summarise(cut, outcomes, None, 200)
-    assert "events.jsonl:2: not a record" in broken.failed[0]
+    assert "events.jsonl:2: damaged, not a record" in broken.failed[0]
     assert broken.table.splitlines()[1].startswith("ssgd, 2 learners  failed")
     monkeypatch.setattr(running, "recognise", refuse)
     monkeypatch.setattr(running, "make_job", refuse)

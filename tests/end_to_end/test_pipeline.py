@@ -25,7 +25,8 @@ def test_from_recordings_to_a_page(inside: Path, capsys: pytest.CaptureFixture[s
     for name, options in runs.items():
         assert main(["train", "recipe.yaml", "--exp", name, *options]) == 0
     assert main(["decode", *runs]) == 0
-    capsys.readouterr()
+    assert main(["decode", *runs, "--out", "of-both"]) == 2
+    assert "for one run directory" in capsys.readouterr().err
     assert main(["score", *runs]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4
@@ -165,7 +166,6 @@ def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) 
         (["train", "recipe.yaml", "--exp", "x", "alignment=nowhere"], "nowhere"),
         (["train", "recipe.yaml", "--exp", "data"], "not a run directory"),
         (["decode", "data"], "not a run directory"),
-        (["decode", "a", "b", "--out", "c"], "for one run directory"),
         (["score", "data"], "nothing decoded here"),
         (["report", "data"], "data"),
         (["prepare", "kaldi", "--source", "source"], "--lexicon"),

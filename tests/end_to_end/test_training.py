@@ -17,7 +17,7 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.checkpoint import load_checkpoint
 from roundelay.core.configure import read_yaml
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, write_json
+from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import (
     Evaluation,
@@ -346,12 +346,14 @@ def test_a_directory_in_which_nothing_was_trained_may_change_its_recipe(tmp_path
 def test_a_run_killed_at_its_very_end_is_finished_by_the_next_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(path: Path, value: object) -> None:
-        write_json(path, value)
+    write = Results.write
+
+    def die(results: Results, exp: Path) -> None:
+        write(results, exp)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "write_json", die)
+        patch.setattr(Results, "write", die)
         with pytest.raises(KeyboardInterrupt):
             run(job("ssgd", TASK), tmp_path / "exp")
     run(job("ssgd", TASK), tmp_path / "exp")

@@ -23,6 +23,8 @@ from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
+from roundelay.runtime.attached.settings import SettingsTables
+from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
@@ -44,7 +46,7 @@ from support.two_hosts import SECRET, hosts, train
 
 FURTHER: tuple[type[View], ...] = (
     *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
-    SaveTables,
+    *(SaveTables, SettingsTables, ShareTables),
 )
 WHOLE = (Counters, GatheringNumbers)
 """Views that are one object with all their tables."""

@@ -156,7 +156,8 @@ class Page:
     def errors(self) -> list[Any]:
         """Exceptions of its scripts, and whatever the browser complains of."""
         kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
-        return [said["params"] for said in self.browser.events if said.get("method") in kinds]
+        mine = (said for said in self.browser.events if said.get("sessionId") == self._session)
+        return [said["params"] for said in mine if said.get("method") in kinds]
 
 
 @contextmanager

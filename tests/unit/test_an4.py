@@ -50,7 +50,7 @@ def test_one_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_not_an4(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"expected (a )?Kaldi data director.*`--source` must name"):
+    with pytest.raises(UserError, match=r"expected Kaldi data directories .*`--source` names"):
         prepare_an4(tmp_path, tmp_path / "data", Silent())
 
 

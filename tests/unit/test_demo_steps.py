@@ -9,7 +9,7 @@ from roundelay.commands.demo import demo_steps
 def test_the_two_trainings_differ_in_nothing_but_the_strategy() -> None:
     steps = [_parse(step) for step in demo_steps(Path("there"))]
     waiting, free = (step for step in steps if hasattr(step, "strategy"))
-    differing = {name for name in vars(waiting) if getattr(waiting, name) != getattr(free, name)}
+    differing = {name for name in vars(waiting).keys() - {"parser"} if getattr(waiting, name) != getattr(free, name)}
     assert differing == {"strategy", "exp"}
     assert (waiting.strategy, free.strategy) == ("ssgd", "adpsgd:random-ring")
     assert (waiting.learners, waiting.straggler) == (2, ["1:3x"])

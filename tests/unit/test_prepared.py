@@ -213,7 +213,7 @@ def test_a_source_that_is_not_there(source: Path, data: Path, tmp_path: Path) ->
     lexicon = source / "lang" / "words.dic"
     with pytest.raises(UserError, match="none: no such folder; `--source`"):
         prepare(tmp_path / "none", data)
-    with pytest.raises(UserError, match=r"lang: none of the folders train, .*; expected .* `--source` must name"):
+    with pytest.raises(UserError, match=r"lang: none of the folders train, .*; expected .* `--source` names"):
         prepare(source / "lang", data)
     with pytest.raises(UserError, match=r"A split's name becomes a file's: 'a/b'"):
         prepare_kaldi(source, lexicon, {"train": "train", "a/b": "dev"}, Preparation(data, "toy"), Silent())

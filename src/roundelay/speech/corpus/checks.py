@@ -186,6 +186,9 @@ def _same(name: str, heard: Mapping[tuple[int, bytes], Sequence[str]], store: Fe
 # silence --------------------------------------------------------------------------------------------------------------
 
 
+WITHOUT_SOUND = "without any sound, every sample is the same"
+
+
 def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
     """Remarks on utterances without any sound: all of their frames are the same, as those of samples that are all 0."""
     remarks = []
@@ -193,9 +196,7 @@ def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStor
         silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
         if silent:
             shown = ", ".join(f"{u.id} ({u.path})" for u in silent[:_SHOWN]) + (", ..." if len(silent) > _SHOWN else "")
-            remarks.append(
-                f"{counted(len(silent), 'utterance')} of {split} without any sound, every sample is the same: {shown}"
-            )
+            remarks.append(f"{counted(len(silent), 'utterance')} of {split} {WITHOUT_SOUND}: {shown}")
     return remarks
 
 

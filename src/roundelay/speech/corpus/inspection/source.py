@@ -6,6 +6,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay.speech.corpus.checks import WITHOUT_SOUND
 from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay.speech.corpus.inspection.findings import Finding
 from roundelay.speech.data.manifest import Utterance
@@ -57,6 +58,7 @@ def open_corpus(
         found = [
             Finding("prepare", "note", "", remark, "As said there; a new `roundelay prepare` takes other options.")
             for remark in corpus.remarks
+            if not (corpus.audio and WITHOUT_SOUND in remark)  # the audio is listened to again, below
         ]
         for split, gone in corpus.left_out.items():
             found += _unusable(split, gone, len(gone) + len(corpus.splits.get(split, ())), prepared=True)
