@@ -1,6 +1,10 @@
 """Learning rates inside an epoch: data, so that every process computes the same rate for the same round."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+LearnersRate = Literal["as-is", "gain", "linear"]
+"""What becomes of one learner's learning rate where there are several (runtime/learners_rate.py)."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class ProcsRuntime(Runtime):
             self.parameters,
             cluster.memory,
             cluster.centre,
-            len(cluster.optimizer.scalars),
+            len(cluster.scalars),
             () if share is None else share.views,
             centre_memory=cluster.strategy.centre_memory,
         )

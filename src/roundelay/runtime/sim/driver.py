@@ -91,7 +91,7 @@ class SimRuntime(Runtime):
         place = self._learner.device  # rows, and whatever is done to them, are where gradients are computed
         self._vectors = {name: torch.zeros(learners, size, device=place) for name in ("row", *cluster.memory)}
         self._vectors["row"][:] = self._learner.initial()
-        self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
+        self._scalars = np.zeros((learners, len(cluster.scalars)))
         if cluster.centre:
             self._vectors["centre"] = self._learner.initial()[None].to(place, copy=True)
             self._vectors |= {name: torch.zeros(1, size, device=place) for name in cluster.centre_vectors.values()}
@@ -125,6 +125,7 @@ class SimRuntime(Runtime):
             LearnerVectors(row, gradient, torch.zeros_like(row.vector), memory, self._learner.shapes),
             self.cluster.optimizer,
             LearnerTables(self._steps, self._counts, self._scalars[rank]),
+            rate=self.cluster.rate_factor(memory, self._scalars[rank]),
         )
 
     def _check_lives(self) -> None:
