@@ -25,7 +25,7 @@ from torch import Tensor
 PERIOD: Final = 8
 """A pair of gradients is taken of so many steps."""
 DECAY: Final = 0.9
-"""What is left of the mean over pairs when another comes: they are remembered for about ten."""
+"""Share of the mean over pairs that is left when another comes: about ten are remembered."""
 NOISE_SCALARS: Final = ("noise squares", "noise products", "noise seen", "noise kept")
 """Numbers that an estimate consists of: means of (g g + h h) / 2 and of g h, the weight of what was seen in them (0 to
 1), and the step after the one whose gradient is kept."""

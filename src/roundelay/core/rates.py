@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 LearnersRate = Literal["as-is", "gain", "linear"]
-"""What becomes of one learner's learning rate where there are several (runtime/learners_rate.py)."""
+"""Name of the factor on the learning rate where there are several learners (runtime/learners_rate.py)."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Cluster:
     shared_minibatch: bool = True
     """A round's minibatch is shared by all learners; else each has one of its own."""
     rate: LearnersRate = "as-is"
-    """What becomes of the learning rate where there are several learners."""
+    """Factor on the learning rate where there are several learners."""
 
     @property
     def minibatches_a_round(self) -> int:
