@@ -85,6 +85,10 @@ def test_what_strategies_move_by() -> None:
     largest = {name: make_strategy(name).largest_factor(4, shared=False) for name in ("ssgd", "adpsgd", "asgd", "bmuf")}
     assert largest == pytest.approx({"ssgd": 4, "adpsgd": 4, "asgd": 1, "bmuf": 1})
     assert make_strategy("adpsgd").largest_factor(4, shared=True) == 1
+    means = {
+        name: make_strategy(name).minibatches_in_an_update(4) for name in ("ssgd", "adpsgd", "hadpsgd node_size=2")
+    }
+    assert means == {"ssgd": 4, "adpsgd": 1, "hadpsgd node_size=2": 2}
     assert make_strategy("easgd").largest_factor(1, shared=False) == 1, "one learner alone is left as it is"
 
 
@@ -198,6 +202,11 @@ def test_a_session_under_the_gain_that_is_resumed_goes_on_bit_for_bit(strategy: 
     for rank in range(2):
         assert law[rank]["straight"] == law[rank]["values"]
         assert law[rank]["signal"] < 1, "else there is nothing to be kept"
+
+
+def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:
+    law = attached()["alone at last"][0]
+    assert law["values"] == law["plain"]
 
 
 def test_a_learner_with_another_rate_is_refused() -> None:

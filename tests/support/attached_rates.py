@@ -9,8 +9,9 @@ import roundelay
 from roundelay.algorithms.gain import PERIOD
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
-from support.attached_resuming import directory
+from support.attached_resuming import alone, directory
 from support.launched import report
+from support.until import until
 
 STRATEGIES = ("ssgd", "dpsgd")
 """Of gradients that are averaged, and of rows of which each has its own."""
@@ -76,6 +77,24 @@ def other_rate() -> None:
     report(law="other rate", rank=rank, error=error)
 
 
+def alone_at_last() -> None:
+    """Learner 1 leaves before anybody has trained."""
+    model, plain = network(), network()
+    session = attached(model, "adpsgd", rate="linear")
+    session.meet()
+    if session.rank:
+        session.abandon()
+    else:
+        until(lambda: session.living == (0,))
+        with session:
+            train(session, 0, 5)
+    with alone():
+        other = attached(plain, "adpsgd")
+        with other:
+            train(other, 0, 5)
+    report(law="alone at last", rank=session.rank, values=values(model), plain=values(plain))
+
+
 def main() -> None:
     for strategy in STRATEGIES:
         whole("linear", strategy, 6, rate="linear")
@@ -83,6 +102,7 @@ def main() -> None:
         whole("gain", strategy, 6 * PERIOD, rate="gain")
         resumed(strategy)
     other_rate()
+    alone_at_last()
 
 
 if __name__ == "__main__":
