@@ -26,8 +26,8 @@ LISTED_CHARACTERS = 300_000
 
 
 def module_facts(module: nn.Module) -> dict[str, list[str]]:
-    """Facts that learners' modules must have in common, in words: every parameter and buffer, and the values of those
-    that are not trained, which nobody averages."""
+    """Return facts that learners' modules must have in common, in words: every parameter and buffer, and the values of
+    those that are not trained, which nobody averages."""
     facts: dict[str, list[str]] = {"parameter of the module": [], "values of frozen parameter": [], "buffer": []}
     for name, p in module.named_parameters():
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")

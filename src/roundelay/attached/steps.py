@@ -122,7 +122,7 @@ class Steps:
 
     @never_compiled
     def step(self, examples: float | None = None) -> None:
-        """`session.step(examples)`: of all optimizers."""
+        """Take `session.step(examples)`, of all optimizers."""
         self._check_step("session.step()")
         if not (examples is None or (isinstance(examples, int | float) and examples > 0)):
             raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
@@ -184,11 +184,11 @@ class Steps:
 
     @property
     def forked(self) -> bool:
-        """Is this a child of the learner's process? Nothing that it does is to be heard of."""
+        """True in a child of the learner's process: nothing that it does is to be heard of."""
         return self.open and self.learner.left and self.failure is None
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
-        """`optimizer.step(closure)` of that optimizer."""
+        """Answer `optimizer.step(closure)` of that optimizer."""
         self._check_step("optimizer.step()")
         if number in self._asked:
             self._complete()
@@ -207,7 +207,7 @@ class Steps:
         return loss
 
     def _take(self, number: int) -> None:
-        """The gradients of one optimizer."""
+        """Take the gradients of one optimizer."""
         stepper = self._steppers[number]
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
@@ -229,7 +229,7 @@ class Steps:
             self.parameters.multiply_gradients([self._gradient[n] for n in found], [*found], factor)
 
     def _complete(self, examples: float | None = None) -> None:
-        """Takes the step: no other optimizer will be asked."""
+        """Take the step: no other optimizer will be asked."""
         self._uses.forget()
         number_given = len(self._given)
         try:
@@ -261,7 +261,7 @@ class Steps:
         self.show_home()
 
     def _lay_out(self) -> Tensor:
-        """The gradient that waits in `.grad`, (P,), copied to where the learner has it."""
+        """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
         if self._waiting is None:
             raise RuntimeError("a gradient was asked for after the step that it was for")
         for number, gradient in self._waiting.items():
@@ -276,7 +276,7 @@ class Steps:
                 view.zero_()
 
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
-        """The strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
+        """Do the strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
         late, self._late = self._late, None
         alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
         if alike and self._updates.in_place(self._asked):
@@ -287,13 +287,13 @@ class Steps:
     # What others do to the module -------------------------------------------------------------------------------------
 
     def before_call(self) -> None:
-        """A compiled function is about to be called, which may call the module."""
+        """Hear that a compiled function is about to be called, which may call the module."""
         self.before_forward(None)
 
     @never_compiled
     def before_forward(self, inputs: object) -> None:
-        """A module is about to be called, with these inputs; None: they are not known. Not in `consensus`, and not when
-        nothing can be done any more."""
+        """Hear that a module is about to be called, with these inputs; None: they are not known. Not in `consensus`,
+        and not when nothing can be done any more."""
         if not self.open or self.evaluating or self.failure is not None or self.forked:
             return
         if self._asked:  # a forward wants the parameters that the step leads to
@@ -314,12 +314,12 @@ class Steps:
             self._hooks.rest()
 
     def _check_settings(self) -> None:
-        """Compares the optimizers' settings with the lowest rank's, once, and warns where they are others."""
+        """Compare the optimizers' settings with the lowest rank's, once, and warn where they are others."""
         if self._checking_settings:
             self._checking_settings = not self.learner.settings.say_differences(self.learner.living)
 
     def _check_inputs(self, inputs: object) -> None:
-        """Compares this learner's first minibatches with those of the others, and warns where they are the same."""
+        """Compare this learner's first minibatches with those of the others, and warn where they are the same."""
         seen = self.learner.inputs
         if seen.wanted and (found := fingerprint(inputs)) is not None:
             seen.note(found)
@@ -365,7 +365,7 @@ class Steps:
     # Between steps, and the end ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Before a meeting: nothing is half done, and what was changed by hand is in the row."""
+        """Bring all in order before a meeting: nothing is half done, and what was changed by hand is in the row."""
         self._hooks.wake()
         if self._asked:
             self._complete()
@@ -388,7 +388,7 @@ class Steps:
             )
 
     def met(self) -> None:
-        """After it: the module looks at the learner's own parameters again."""
+        """Make the module look at the learner's own parameters again, after a meeting."""
         self._handed_in_by = ""
         self.show_home()
         self._check_settings()
@@ -397,7 +397,7 @@ class Steps:
 
     @contextmanager
     def showing(self, parameters: Tensor) -> Iterator[None]:
-        """Shows the module, for a while, the model to evaluate, (P,)."""
+        """Show the module, for a while, the model to evaluate, (P,)."""
         there = self._there(parameters)
         self.evaluating = True
         self._watch.show(there, self.parameters.views(there))
@@ -410,7 +410,7 @@ class Steps:
                 self.show_home()
 
     def _end_if_asked(self) -> None:
-        """SIGTERM ends the process here, between two steps, unless the loop looks for itself."""
+        """End the process here, between two steps, if SIGTERM has come and the loop does not look for itself."""
         if termination.asked() and not self.loop_looks:
             self._end()
 
@@ -439,7 +439,7 @@ class Steps:
         del self._place, self._home, self._gradient, self._watch, self._updates, self._others
 
     def _there(self, vector: Tensor) -> Tensor:
-        """The vector on the module's device."""
+        """Return the vector on the module's device."""
         return vector if self._device is None else vector.to(self._device)
 
     def check_open(self, what: str) -> None:

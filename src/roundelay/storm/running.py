@@ -135,7 +135,7 @@ class _Watcher:
             )
 
     def _over(self) -> bool:
-        """True once all hosts have ended, after one has ended well: the first, unless another may lead."""
+        """Return True once all hosts have ended, after one has ended well: the first, unless another may lead."""
         leaders = range(self.training.command.hosts if self.training.command.peers else 1)
         if self.ended is None and not any(self.training.status(host) == 0 for host in leaders):
             return False
@@ -231,7 +231,7 @@ class _Watcher:
                 self._again(host, self.again_after)
 
     def _all_again(self, running: Sequence[int]) -> None:
-        """The run has ended before its time: give the command again on all hosts, once none is `running`."""
+        """Give the command again on all hosts after the run has ended before its time, once none is `running`."""
         training = self.training
         if self.story.struck and self.useless >= USELESS_STARTS and (self.next is not None or self.waiting):
             self.next, self.story.calmed, self.useless = None, self.now, 0

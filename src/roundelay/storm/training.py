@@ -90,8 +90,8 @@ class HostedTraining(HostedCommand):
 
 
 def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """The work of each learner that entered the model, by rank: means that it gave to, where all learners take them;
-    else frames. What one has trained between its last mean and its death is in no model."""
+    """Return the work of each learner that entered the model, by rank: means that it gave to, where all learners take
+    them; else frames. What one has trained between its last mean and its death is in no model."""
     whole: list[int] = []
     for segment in segments:
         work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
@@ -109,7 +109,7 @@ class EventsTail:
         self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
 
     def segments(self) -> Sequence[Segment]:
-        """Those that are in the log now."""
+        """Return those that are in the log now."""
         try:
             return of_kind(read_events(self._path), Segment)
         except UserError:

@@ -134,14 +134,15 @@ class Leases:
         return self._settled[host]
 
     def give_back(self, host: int) -> int:
-        """All that `host` has drawn and not trained is to be drawn again; how many minibatches these are."""
+        """Let all that `host` has drawn and not trained be drawn again; return how many minibatches these are."""
         with self._lock:
             held = self._held.pop(host, set())
             self._source(host).returned.extend(sorted(held))
             return len(held)
 
     def lose(self, host: int) -> int:
-        """`host` is lost: minibatches of its that others draw again. Where it draws from its own, nobody else does."""
+        """Take `host` for lost; return minibatches of its that others draw again. Where it draws from its own, nobody
+        else does."""
         returned = self.give_back(host)
         return 0 if self._plan.shares else returned
 

@@ -8,8 +8,8 @@ A message is a frame:
     payload   raw, at most the link's `largest`
 The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
 that is not sealed, and memory grows with what has come, not with what is announced. Records are opened where they
-belong in a buffer of the receiver, which is of no worth until all of them have come. Nothing is ever unpickled. A record
-without its tag, and a frame that makes no sense, close their connection, and are counted.
+belong in a buffer of the receiver, which is of no worth until all of them have come. Nothing is ever unpickled. A
+record without its tag, and a frame that makes no sense, close their connection, and are counted.
 """
 
 import json
@@ -265,12 +265,12 @@ class Link(Stream):
         self.write([self._sent[:filled]])
 
     def receive(self, timeout: float | None, into: Any = None) -> Message:
-        """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
-        within `patience` seconds, again and again.
+        """Return the next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go
+        on within `patience` seconds, again and again.
 
         Args:
-            into: a buffer for the payload; if it is too small for it, the frame counts as malformed. What is in it is of
-                no worth unless this returns: it is written before it is verified.
+            into: a buffer for the payload; if it is too small for it, the frame counts as malformed. What is in it is
+                of no worth unless this returns: it is written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
