@@ -1,6 +1,7 @@
 """Options of the user's optimizers by readable names, as learners compare them, and the numbers among them, which
 schedules change."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,12 @@ def plain(value: Any) -> Any:
         items = [plain(item) for item in value]
         return ... if ... in items else str(tuple(items))
     return value if value is None or isinstance(value, bool | int | float | str) else ...
+
+
+def first_rate(optimizer: Optimizer) -> float:
+    """Return the learning rate of the first parameter group; NaN: there is none, as in Adafactor's relative steps."""
+    rate = optimizer.param_groups[0].get("lr")
+    return float(rate) if _is_number(rate) else math.nan
 
 
 class GroupNumbers:

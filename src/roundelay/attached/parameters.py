@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
@@ -49,13 +50,18 @@ def _bounded(listed: list[str]) -> list[str]:
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
-    """The device that holds the whole module; None: the memory of the host.
+    """Return the device that holds the whole module; None: the memory of the host.
 
     Raises:
-        UserError: it is on several devices, or on one that attach does not know.
+        UserError: it is on several devices, or on one that attach does not know, or has parameters without a shape.
     """
     first, where = "", torch.device("cpu")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise UserError(
+                f"rank {rank}: {name} has no shape yet (LazyLinear and the like): call the module once, with inputs of "
+                "the shape that they will have, and attach it then."
+            )
         if first and tensor.device != where:
             raise UserError(
                 f"rank {rank}: {first} is on {where} and {name} on {tensor.device}: attach takes a module that is all "

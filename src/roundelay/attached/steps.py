@@ -8,6 +8,7 @@ Legend: P trainable parameters, T tensors they are in.
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, fingerprint, other_session
-from roundelay.attached.hyperparameters import settings_of
+from roundelay.attached.hyperparameters import first_rate, settings_of
 from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters, module_facts
 from roundelay.attached.places import Away, Here, VectorPlace
@@ -40,6 +41,7 @@ from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World
 from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.slowmo import SlowMo
 
 log = logging.getLogger("roundelay")
 
@@ -83,6 +85,12 @@ class Steps:
             raise UserError(
                 f"rank {world.rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
                 "an optimizer's state is not shared between attached learners. Choose reset or keep."
+            )
+        if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
+            raise UserError(
+                f"rank {world.rank}: {terms.strategy.name} divides by the learning rate, and "
+                f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
+                "another strategy."
             )
         theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
@@ -245,7 +253,7 @@ class Steps:
                     self.learner.answer_nothing(skip=True)
                 else:
                     self._place.hand_in()
-                    rate = float(self._steppers[0].optimizer.param_groups[0]["lr"])
+                    rate = first_rate(self._steppers[0].optimizer)
                     weight = float(self.examples if examples is None else examples)
                     self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint), lay_out)
                 self._carry_over(self._late)
