@@ -220,10 +220,11 @@ class PrefetchedLeases:
         moment. None: just now a learner is dead that had not finished counting."""
         with self._lock:
             with self._arena.queue_lock:
-                counts = _counted(self._arena, self._here)
-                if counts is None:
-                    return None
-                settled = self._open.difference(queue.untrained(self._arena, self._here))
+                found = _of_one_moment(self._arena, self._here)
+            if found is None:
+                return None
+            counts, untrained = found
+            settled = self._open.difference(untrained)
             self._open -= settled
             return {"settled": sorted(settled), "counts": counts}
 
@@ -246,9 +247,12 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
             table[rank] = np.maximum(before, value) if name == "stalest" else before + value
 
 
-def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
-    """Under the queue lock, which nobody draws without: counts of one moment. Learners may finish a minibatch
-    meanwhile; then it is read again. Counts are compared bit by bit: a loss may be NaN, which equals nothing."""
+def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], list[int]] | None:
+    """Under the queue lock, which nobody draws without: all counts of `ranks`, and what they have not trained.
+
+    Learners may finish a minibatch meanwhile, which must be in both or in neither; then both are read again. Counts are
+    compared bit by bit: a loss may be NaN, which equals nothing.
+    """
     places, counts = list(ranks), arena.counts
 
     def look() -> list[NDArray[Any]]:
@@ -256,7 +260,7 @@ def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
 
     before = look()
     for _ in range(100):
-        found = counted(arena, ranks)
+        found = counted(arena, ranks), queue.untrained(arena, ranks)
         after = look()
         same = all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
         if same and not (after[0] == TRAINED).any():
