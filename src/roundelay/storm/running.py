@@ -210,7 +210,8 @@ class _Watcher:
 
         def start() -> None:
             self.down.discard(host)
-            self.training.start(host)
+            if not self.away:
+                self.training.start(host)
 
         self.later(seconds, start)
 
@@ -222,7 +223,10 @@ class _Watcher:
             return
         running = [host for host in hosts if host not in self.down and training.status(host) is None]
         all_come_back = training.command.peers and training.command.first_comes_back
-        led = bool(running) if all_come_back or self.away else training.status(0) in (None, 0) or 0 in self.down
+        if self.away:  # a host that was not in the run yet looks in vain for the first
+            led = any(training.takes_part(host) for host in running)
+        else:
+            led = bool(running) if all_come_back else training.status(0) in (None, 0) or 0 in self.down
         if not led:
             self._all_again(running)
             return

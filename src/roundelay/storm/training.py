@@ -63,13 +63,21 @@ class HostedTraining(HostedCommand):
     def start(self, host: int) -> None:
         self.processes[host] = [self._run(host, self._words, 0, self.command.learners)]
 
-    def learner(self, host: int, choice: float) -> int | None:
+    def takes_part(self, host: int) -> bool:
+        return bool(self._forks(host))  # the server is started once the first host has answered
+
+    def _forks(self, host: int) -> dict[int, int]:
+        """Return the fork server's processes, itself and learners among them, with the parent of each."""
         parents: dict[int, int] = {}
         for process in self.hosts.processes(host):
             with suppress(OSError):
                 if b"forkserver" in Path(f"/proc/{process}/cmdline").read_bytes():
                     stat = Path(f"/proc/{process}/stat").read_text()
                     parents[process] = int(stat.rpartition(")")[2].split()[1])
+        return parents
+
+    def learner(self, host: int, choice: float) -> int | None:
+        parents = self._forks(host)
         found = sorted(process for process, parent in parents.items() if parent in parents)
         return found[min(int(choice * len(found)), len(found) - 1)] if found else None
 
