@@ -111,6 +111,7 @@ def test_a_run_says_at_which_rate_its_learners_train_and_what_that_gained(tmp_pa
     assert results is not None
     assert results == Results.read(tmp_path)
     assert results.rate == of_kind(events, RunStarted)[0].rate == "gain"
+    assert results.work is not None
     assert results.work == pytest.approx(sum(factors) / len(factors), rel=0.05)
     assert 1.3 < results.work < 2
     assert any(line.startswith("rate gain: 2 learners train at 1 to 2 times") for line in heard.lines)

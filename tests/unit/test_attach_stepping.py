@@ -523,7 +523,7 @@ def test_a_rate_that_is_a_number_is_the_strategys() -> None:
 @pytest.mark.parametrize("rate", ["gain", "linear"])
 def test_one_learner_alone_trains_at_its_own_rate(rate: str) -> None:
     ends = []
-    for options in ({}, {"rate": rate}):
+    for options in (dict[str, Any](), {"rate": rate}):
         model = network()
         optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(model.parameters(), lr=0.1)]
         with roundelay.attach(model, optimizers, "adpsgd", **options):
