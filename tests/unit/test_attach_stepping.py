@@ -439,7 +439,7 @@ def test_an_optimizer_may_have_no_learning_rate_unless_the_strategy_divides_by_i
 def test_modules_of_torchscript_are_refused_and_values_given_by_functional_call_need_their_step_begun() -> None:
     model = network()
     with warnings.catch_warnings(action="ignore"):  # it is deprecated
-        model[0] = torch.jit.trace(model[0], torch.zeros(1, 4))
+        model[0] = torch.jit.trace(model[0], torch.zeros(1, 4))  # type: ignore[no-untyped-call]
     with pytest.raises(UserError, match=r"0 is of TorchScript .*attach the module that it was made from"):
         roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
     model = network()
@@ -448,7 +448,10 @@ def test_modules_of_torchscript_are_refused_and_values_given_by_functional_call_
 
     def gradients() -> dict[str, Tensor]:
         values = {name: p.detach() for name, p in model.named_parameters()}
-        return torch.func.grad(lambda values: torch.func.functional_call(model, values, x).square().mean())(values)
+        found: dict[str, Tensor] = torch.func.grad(
+            lambda values: torch.func.functional_call(model, values, x).square().mean()
+        )(values)
+        return found
 
     with roundelay.attach(model, optimizer) as session:
         session.begin_step()

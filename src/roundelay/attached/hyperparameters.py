@@ -4,7 +4,7 @@ schedules change."""
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -103,7 +103,7 @@ class GroupNumbers:
                 groups[number][option] = type(value)(wanted)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[Tensor | float]:
     if isinstance(value, Tensor):
         return value.numel() == 1 and value.dtype != torch.bool
     return isinstance(value, int | float) and not isinstance(value, bool)
