@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 import soundfile
 
+from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.transcription.serving import endpoint
 from roundelay.transcription.serving.endpoint import ABOUT_MODEL, ENDPOINT, MODELS
 from roundelay.transcription.serving.limits import Limits
+from roundelay.transcription.serving.replies import REPLIES
+from roundelay.transcription.transcript import ChannelTranscript, Segment
 from support.asking import Server, message
 from support.recogniser import tones
 from support.served import served
@@ -56,6 +59,13 @@ def test_verbose_json(server: Server) -> None:
     (segment,) = found["segments"]
     assert segment["text"] == "LOW TOP"
     assert segment["avg_logprob"] == pytest.approx(-0.693, abs=1e-3)
+
+
+def test_a_segment_without_confidences_tells_none() -> None:
+    """0 would say that all its words are certain."""
+    segment = Segment(0.0, 1.0, (TimedWord("LOW", 0.0, 0.5), TimedWord("TOP", 0.5, 0.5)))
+    reply = REPLIES["verbose_json"](ChannelTranscript("a", "a.wav", 1, 1.0, (segment,)))
+    assert json.loads(reply.body)["segments"][0]["avg_logprob"] is None
 
 
 def test_models_and_page(server: Server) -> None:

@@ -4,13 +4,13 @@ is ended, and nothing is printed."""
 import io
 import json
 import os
+import re
 import signal
 import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,24 +20,13 @@ from roundelay.transcription.serving.endpoint import ENDPOINT, LIVE, MODELS
 from roundelay.transcription.serving.limits import USUAL_LIMITS
 from roundelay.transcription.serving.recognisers import Recognisers
 from support.asking import Server, message
-from support.held import RATE, alive, asked, begun, form, held_worker
+from support.held import RATE, alive, asked, begun, form
 from support.recogniser import tones
-from support.served import Served, recognising, serving
+from support.served import Served, serving
 from support.until import until
 from support.websocket import BYTES, speaking
 
 LIMITS = replace(USUAL_LIMITS, body=2_000_000, bodies=3_000_000, of_an_address=12, head_seconds=3600, body_seconds=3600)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("held")
-
-
-@pytest.fixture(scope="module")
-def recognisers(folder: Path) -> Iterator[Recognisers]:
-    with recognising(partial(held_worker, folder)) as found:
-        yield found
 
 
 @pytest.fixture
@@ -60,6 +49,7 @@ def sound() -> bytes:
 # Forms --------------------------------------------------------------------------------------------------------------
 
 FILE = b'Content-Disposition: form-data; name="file"; filename="a.wav"'
+NO_SOUND = "not of a kind|cannot be read as audio"  # where there is no ffmpeg, and where there is
 TYPE = "multipart/form-data; boundary=b"
 
 
@@ -126,13 +116,13 @@ def test_a_form_may_come_in_chunks_that_end_anywhere(server: Served, sound: byte
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=", "broken"),
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=" + "b" * 9000, "broken"),
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=c", "broken"),
-        (parts(FILE, sound=b"x"), TYPE + "; charset=idna", "not of a kind"),
+        (parts(FILE, sound=b"x"), TYPE + "; charset=idna", NO_SOUND),
         # Each of these once froze the server for good.
         (parts(FILE + b";" * 40_000, sound=b"x"), TYPE, "broken"),
         (parts(FILE + b"; x=y" * 200_000, sound=b"x"), TYPE, "broken"),
         (parts(b"Content-Disposition: form-data; name=" + b"(" * 1000, sound=b"x"), TYPE, "no `file`"),
         (parts(b"Content-Disposition: form-data; name=" + b"(" * 90_000, sound=b"x"), TYPE, "broken"),
-        (parts(FILE, sound=b"\r\n--" * 200_000), TYPE, "not of a kind"),
+        (parts(FILE, sound=b"\r\n--" * 200_000), TYPE, NO_SOUND),
         (b"--b\r" * 300_000, TYPE, "broken"),
         (b"\r\n" * 900_000, TYPE, "no `file`"),
         (parts(FILE, sound=b"x"), "multipart/form-data" + ";" * 20_000, "boundary"),
@@ -142,7 +132,7 @@ def test_a_form_may_come_in_chunks_that_end_anywhere(server: Served, sound: byte
 def test_a_broken_form_is_refused(server: Served, body: bytes, kind: str, why: str) -> None:
     """Also one that comes from any page: and the server is there for others."""
     status, told = asks(server, body, kind)
-    assert (status, why in told) == (400, True), told
+    assert (status, bool(re.search(why, told))) == (400, True), told
     assert "/" not in told.replace("multipart/form-data", "")
     until(lambda: not server.endpoint.recordings)
 
@@ -247,13 +237,16 @@ def test_a_client_may_hang_up_at_any_time(server: Served, sound: bytes, capfd: p
 
 
 def test_a_process_that_dies_is_an_error_of_its_request(server: Served, folder: Path) -> None:
-    """And so is the death of the one that had loaded the model, with all that it had forked."""
-    link, process = hangs(server, folder)
+    """By want of memory, or by a library that a recording breaks. And so is the death of the one that had loaded the
+    model, with all that it had forked."""
     other, _ = hangs(server, folder)
-    with link, other:
-        os.kill(process, signal.SIGKILL)
-        assert link.makefile("rb").read().startswith(b"HTTP/1.1 500 ")
-        assert asked(server.port, ["LOW"]) == (200, "LOW")
+    with other:
+        for number in (signal.SIGKILL, signal.SIGSEGV):
+            link, process = hangs(server, folder)
+            with link:
+                os.kill(process, number)
+                assert link.makefile("rb").read().startswith(b"HTTP/1.1 500 ")
+            assert asked(server.port, ["LOW"]) == (200, "LOW")
         os.kill(server.recognisers.process_id, signal.SIGKILL)
         assert other.makefile("rb").read().startswith(b"HTTP/1.1 500 ")
         assert asked(server.port, ["LOW"]) == (200, "LOW")

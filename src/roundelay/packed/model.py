@@ -173,7 +173,7 @@ class Model:
         if self.evidence is not None:
             return []
         return [
-            f"{self.folder}: packed by a version that did not learn to tell words from noise, and noise that comes and "
+            "the model was packed by a version that did not learn to tell words from noise, and noise that comes and "
             "goes may become words. Pack its run again"
         ]
 

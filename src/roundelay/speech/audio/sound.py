@@ -15,14 +15,14 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, final
 
 import numpy as np
 
-from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, opened
+from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, hushed, opened
 from roundelay.speech.bindings import soundfile
 from roundelay.speech.data.problems import Unusable, counted
 
@@ -48,12 +48,14 @@ class Sound:
         rate: Hz.
         samples: of each channel, as the header has it; None where it does not say.
         blocks: (N, C) float32, between -1 and 1; reading raises `Unusable`.
+        remarks: on what could not be read, once all else is.
     """
 
     rate: int
     channels: int
     samples: int | None
     blocks: Iterator[Samples]
+    remarks: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -76,8 +78,12 @@ def open_sound(path: Path) -> Iterator[Sound]:
 @contextmanager
 def _opened_somehow(path: Path) -> Iterator[Sound]:
     if _known(path):
-        with opened(path) as file:
-            yield Sound(file.samplerate, file.channels, file.frames, _finite(_read(file)))
+        remarks: list[str] = []
+        with ExitStack() as stack:
+            with hushed(path) as notes:
+                file = stack.enter_context(opened(path))
+            blocks = _read(file, path, notes, remarks)
+            yield Sound(file.samplerate, file.channels, file.frames, _finite(blocks), remarks)
         return
     program = shutil.which(FFMPEG)
     if program is None:
@@ -94,7 +100,7 @@ def _known(path: Path) -> bool:
     try:
         if not path.is_file() or not path.stat().st_size:
             return True
-        with soundfile.SoundFile(path):
+        with hushed(path), soundfile.SoundFile(path):
             return True
     except soundfile.LibsndfileError:
         with open(path, "rb") as file:
@@ -105,13 +111,23 @@ def _known(path: Path) -> bool:
         return True
 
 
-def _read(file: SoundFile) -> Iterator[Samples]:
+def _read(file: SoundFile, path: Path, notes: list[str], remarks: list[str]) -> Iterator[Samples]:
     size, read = max(1, READ_AT_ONCE // file.channels), 0
-    while len(block := file.read(size, dtype="float32", always_2d=True)):
+    while True:
+        with hushed(path) as said:
+            block = file.read(size, dtype="float32", always_2d=True)
+        notes += said
+        if not len(block):
+            break
         read += len(block)
         yield block
-    if read < file.frames and file.format in _EXACT:
+    if read >= file.frames:
+        return
+    if file.format in _EXACT:
         raise Unusable(f"is cut short: {read} of {counted(file.frames, 'sample')} can be read; get the file again")
+    if notes:  # of its decoder; else the header may only have guessed
+        lost = (file.frames - read) / file.samplerate
+        remarks.append(f"damaged or cut short: about {lost:.1f} s of it cannot be read; get the file again")
 
 
 def _finite(blocks: Iterator[Samples]) -> Iterator[Samples]:
@@ -139,12 +155,12 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             header = _exactly(process.stdout, _AU_HEADER.size)
             if len(header) < _AU_HEADER.size:
                 process.wait(_PATIENCE)
-                raise Unusable(f"cannot be read as audio by {FFMPEG}{_last_words(said)}")
+                raise Unusable(f"cannot be read as audio by {FFMPEG}{_last_words(said, path)}")
             magic, begin, _, kind, rate, channels = _AU_HEADER.unpack(header)
             if magic != b".snd" or kind != _AU_FLOAT or channels < 1:
                 raise Unusable(f"cannot be read: {FFMPEG} gives something else than samples")
             _exactly(process.stdout, begin - _AU_HEADER.size)
-            blocks = _converted(process, channels, said)
+            blocks = _converted(process, channels, said, path)
             yield Sound(rate, channels, None, _finite(blocks))
         finally:
             if process.poll() is None:
@@ -153,7 +169,7 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             process.wait()
 
 
-def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes]) -> Iterator[Samples]:
+def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes], path: Path) -> Iterator[Samples]:
     assert process.stdout is not None
     width = 4 * channels
     size = max(1, READ_AT_ONCE // channels) * width
@@ -164,7 +180,7 @@ def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes])
         # Decoders of lossy formats leave the range here and there, as libsndfile's do.
         yield np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, channels)
     if process.wait(_PATIENCE):
-        raise Unusable(f"is damaged or cut short, says {FFMPEG}{_last_words(said)}; get the file again")
+        raise Unusable(f"is damaged or cut short, says {FFMPEG}{_last_words(said, path)}; get the file again")
     if not found:
         raise Unusable("holds no samples")
 
@@ -182,7 +198,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
     return bytes(data)
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _last_words(said: IO[bytes], path: Path) -> str:
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1][:200]})" if lines else ""
+    return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""

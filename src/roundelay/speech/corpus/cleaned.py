@@ -71,13 +71,13 @@ def by_kind(changes: Mapping[Change, int]) -> dict[Kind, int]:
 
 
 def written_so(changes: Mapping[Kind, int]) -> str:
-    """A sentence on transcripts that were written as those of a model's corpus; empty where nothing was changed."""
+    """Say what was changed in transcripts that a model is compared with; empty where nothing was."""
     if not changes:
         return ""
     told = ", ".join(
         f"{times:,} x {CHANGE_KINDS[kind].partition(',')[0].partition(':')[0]}" for kind, times in changes.items()
     )
-    return f"transcripts were written in the model's words, as its corpus was: {told}"
+    return f"transcripts were written in the model's words: {told}"
 
 
 def table(changes: Mapping[Change, int]) -> list[tuple[str, str, str]]:
