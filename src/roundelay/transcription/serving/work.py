@@ -49,7 +49,7 @@ class Recognising:
     caveats: Sequence[str] = ()
 
     def facts(self) -> Mapping[str, Any]:
-        """Facts of the model, for the server to tell."""
+        """Return facts of the model, for the server to tell."""
         return {
             "sample_rate": self.model.sample_rate,
             "most_seconds": self.options.most_seconds,
@@ -83,7 +83,7 @@ class Recognising:
         yield from _pieces(REPLIES[wanted](self.transcript(recording)))
 
     def transcript(self, recording: BinaryIO) -> ChannelTranscript:
-        """The words of a recording.
+        """Return the words of a recording.
 
         Raises:
             Refused: it cannot be used.
@@ -105,7 +105,7 @@ class Recognising:
 
 
 def _path(recording: BinaryIO) -> Path:
-    """A path to a file without a name, for this process and a program that reads in its place."""
+    """Return a path to a file without a name, for this process and a program that reads in its place."""
     return Path(f"/proc/{os.getpid()}/fd/{recording.fileno()}")
 
 
