@@ -3,7 +3,9 @@
 import io
 import json
 import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,19 @@ def test_every_format_that_clients_know(server: Server) -> None:
     status, headers, body = server.post(talk, response_format="vtt")
     assert headers["content-type"].startswith("text/vtt")
     assert body.startswith(b"WEBVTT\n")
+
+
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_a_recording_that_ffmpeg_reads(server: Server, tmp_path: Path) -> None:
+    """As browsers and telephones send them; a broken one is refused without a path in the message."""
+    (tmp_path / "a.wav").write_bytes(wav(["LOW", "TOP"]))
+    for name in ("a.m4a", "a.webm"):
+        subprocess.run(["ffmpeg", "-v", "error", "-i", tmp_path / "a.wav", tmp_path / name], check=True, timeout=60)
+        sound = (tmp_path / name).read_bytes()
+        assert json.loads(server.post(sound)[2]) == {"text": "LOW TOP"}
+        status, told = message(server.post(sound[:40] + bytes(len(sound) - 40)))
+        assert (status, "cannot be read" in told or "damaged" in told) == (400, True), told
+        assert "/" not in told
 
 
 def test_verbose_json(server: Server) -> None:

@@ -14,7 +14,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.packed.hearing import PieceFeatures
 from roundelay.packed.model import Examined, Model
-from roundelay.speech.audio.noises import NOISES, noise
+from roundelay.speech.audio.noises import NOISES, STEADY, noise
 from roundelay.speech.decode.evidence import (
     MEASURES,
     Evidence,
@@ -98,11 +98,13 @@ def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
 
 
 def _noise_likeness(model: Model) -> Likeness:
-    """Estimate the mixture of noises: of other sounds than those that words are looked for in."""
+    """Estimate the mixture of noises that come and go: of other sounds than those that words are looked for in. Speech
+    in steady noise is to stay speech, and steady noise alone is told by the other measures."""
     first = len(_NOISE_SECONDS)
     found = [
         cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate))
         for kind in NOISES
+        if kind not in STEADY
         for seed in range(first, first + _NOISES_HEARD)
         if len(features := model.features(noise(kind, _NOISE_HEARD_SECONDS, model.sample_rate, seed)))
     ]

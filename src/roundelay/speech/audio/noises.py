@@ -22,6 +22,10 @@ LEVELS = (-60.0, -10.0)
 """dB of the loudest moments of a sound, from barely to all there is."""
 
 
+STEADY = frozenset({"nothing", "white", "pink", "brown", "hum", "fan"})
+"""Kinds that do not come and go."""
+
+
 def noise(kind: str, seconds: float, rate: int, seed: int) -> Samples:
     """Make a sound of a kind of `NOISES`, at a level drawn from `LEVELS`."""
     if not round(seconds * rate):
