@@ -4,7 +4,6 @@ is ended, and nothing is printed."""
 import io
 import json
 import os
-import re
 import signal
 import socket
 import struct
@@ -49,7 +48,6 @@ def sound() -> bytes:
 # Forms --------------------------------------------------------------------------------------------------------------
 
 FILE = b'Content-Disposition: form-data; name="file"; filename="a.wav"'
-NO_SOUND = "not of a kind|cannot be read as audio"  # where there is no ffmpeg, and where there is
 TYPE = "multipart/form-data; boundary=b"
 
 
@@ -116,13 +114,13 @@ def test_a_form_may_come_in_chunks_that_end_anywhere(server: Served, sound: byte
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=", "broken"),
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=" + "b" * 9000, "broken"),
         (parts(FILE, sound=b"x"), "multipart/form-data; boundary=c", "broken"),
-        (parts(FILE, sound=b"x"), TYPE + "; charset=idna", NO_SOUND),
+        (parts(FILE, sound=b"x"), TYPE + "; charset=idna", "The recording"),
         # Each of these once froze the server for good.
         (parts(FILE + b";" * 40_000, sound=b"x"), TYPE, "broken"),
         (parts(FILE + b"; x=y" * 200_000, sound=b"x"), TYPE, "broken"),
         (parts(b"Content-Disposition: form-data; name=" + b"(" * 1000, sound=b"x"), TYPE, "no `file`"),
         (parts(b"Content-Disposition: form-data; name=" + b"(" * 90_000, sound=b"x"), TYPE, "broken"),
-        (parts(FILE, sound=b"\r\n--" * 200_000), TYPE, NO_SOUND),
+        (parts(FILE, sound=b"\r\n--" * 200_000), TYPE, "The recording"),
         (b"--b\r" * 300_000, TYPE, "broken"),
         (b"\r\n" * 900_000, TYPE, "no `file`"),
         (parts(FILE, sound=b"x"), "multipart/form-data" + ";" * 20_000, "boundary"),
@@ -132,7 +130,7 @@ def test_a_form_may_come_in_chunks_that_end_anywhere(server: Served, sound: byte
 def test_a_broken_form_is_refused(server: Served, body: bytes, kind: str, why: str) -> None:
     """Also one that comes from any page: and the server is there for others."""
     status, told = asks(server, body, kind)
-    assert (status, bool(re.search(why, told))) == (400, True), told
+    assert (status, why in told) == (400, True), told
     assert "/" not in told.replace("multipart/form-data", "")
     until(lambda: not server.endpoint.recordings)
 

@@ -14,9 +14,10 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, final
 
@@ -160,7 +161,7 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             if magic != b".snd" or kind != _AU_FLOAT or channels < 1:
                 raise Unusable(f"cannot be read: {FFMPEG} gives something else than samples")
             _exactly(process.stdout, begin - _AU_HEADER.size)
-            blocks = _converted(process, channels, said, path)
+            blocks = _converted(process, channels, partial(_last_words, said, path))
             yield Sound(rate, channels, None, _finite(blocks))
         finally:
             if process.poll() is None:
@@ -169,7 +170,7 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             process.wait()
 
 
-def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes], path: Path) -> Iterator[Samples]:
+def _converted(process: subprocess.Popen[bytes], channels: int, last_words: Callable[[], str]) -> Iterator[Samples]:
     assert process.stdout is not None
     width = 4 * channels
     size = max(1, READ_AT_ONCE // channels) * width
@@ -180,7 +181,7 @@ def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes],
         # Decoders of lossy formats leave the range here and there, as libsndfile's do.
         yield np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, channels)
     if process.wait(_PATIENCE):
-        raise Unusable(f"is damaged or cut short, says {FFMPEG}{_last_words(said, path)}; get the file again")
+        raise Unusable(f"is damaged or cut short, says {FFMPEG}{last_words()}; get the file again")
     if not found:
         raise Unusable("holds no samples")
 
@@ -199,6 +200,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def _last_words(said: IO[bytes], path: Path) -> str:
+    """Return the last line that ffmpeg has said, without the name of the file, which the message begins with."""
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
     return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""
