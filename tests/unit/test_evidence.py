@@ -36,7 +36,7 @@ def found(first: int, end: int, column: int) -> FoundWord:
 def test_measures_are_means_of_a_word_and_of_those_around_it() -> None:
     """Words less than half a second apart are judged together, each frame counting the same."""
     posteriors = np.log(np.tile(np.array([0.5, 0.25, 0.125], np.float32), (200, 1)))
-    likeness = np.where(np.arange(200) < 100, -10.0, -40.0).astype(np.float32)
+    likeness = np.where(np.arange(200) < 100, -10.0, -40.0)
     words = [found(0, 10, 0), found(20, 40, 1), found(120, 130, 2)]
     half = np.log(0.5)
     together = (10 * half + 20 * 2 * half) / 30
