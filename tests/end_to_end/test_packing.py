@@ -3,8 +3,11 @@
 import functools
 import json
 import math
+import multiprocessing
+import os
 import re
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +27,7 @@ from roundelay.core.folders import PACKED
 from roundelay.core.records import Evaluation, Results, of_kind, read_events
 from roundelay.packed import decoded
 from roundelay.packed.folder import write_packed
-from roundelay.packed.hearing import ENOUGH_FRAMES
+from roundelay.packed.hearing import ENOUGH_FRAMES, PieceFeatures
 from roundelay.packed.model import Model, Transcript, load_model
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
@@ -506,6 +509,25 @@ def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys:
     (source / "test/text").write_text("test0-000 YES\n")
     assert main(evaluate) == 2
     assert "9 of 10 utterances have no words" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_signal_ends_evaluate_and_its_processes(
+    model: Model, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while they recognise; as that of `timeout`, it would otherwise leave them and their semaphores."""
+    features = Model.features
+
+    def signalled(self: Model, samples: Float32) -> PieceFeatures:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return features(self, samples)
+
+    monkeypatch.setattr(Model, "features", signalled)
+    command = ["evaluate", "model", "--data", str(folder / "data"), "--split", "test", "--workers", "2"]
+    assert main(command) == 128 + signal.SIGTERM
+    assert "ended by SIGTERM; nothing is kept without --out" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--out", "words"]) == 128 + signal.SIGTERM
+    assert "splits that were finished are in words" in " ".join(capsys.readouterr().err.split())
+    assert multiprocessing.active_children() == []
 
 
 def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -129,7 +129,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     how["times"] = not options.no_times
 
     def kept() -> str:
-        return f"what was finished is in {options.out}" if options.out else "nothing is kept without --out"
+        return f"splits that were finished are in {options.out}" if options.out else "nothing is kept without --out"
 
     with ending(kept):  # else processes that recognise would be left
         _show_evaluated(options, evaluate(options.model, options.data, options.out, **how))
