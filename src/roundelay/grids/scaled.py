@@ -79,7 +79,7 @@ class _Row:
     def ratios(self) -> Spread:
         """Times sooner than one learner alone, seed by seed."""
         if self.learners == 1 and self.alone is not None:
-            return Spread((1.0,) * self.alone.seconds.n)
+            return Spread((1.0,))
         return Spread(()) if self.found is None else self.found.ratios
 
     @property
