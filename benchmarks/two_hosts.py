@@ -4,6 +4,7 @@
     python benchmarks/two_hosts.py --straggler [--rounds 3]
     python benchmarks/two_hosts.py --train RECIPE [--target-loss NATS] [--set KEY=VALUE ...]
     python benchmarks/two_hosts.py --to-loss text --text FILE --out DIR [--only WAY ...] [--rates ...] [--slower 3]
+                                   [--learning-rates RATE ...]
     python benchmarks/two_hosts.py --to-loss dnn --recipe RECIPE --out DIR [--set KEY=VALUE ...]
     python benchmarks/two_hosts.py --killed RECIPE [--only STRATEGY ...] [--set KEY=VALUE ...] [--exp DIR]
 
@@ -33,7 +34,9 @@ reached: talking less is not learning as well. `ssgd` computes what DDP computes
 `roundelay.attach` or as a rival's own page shows it (two_hosts_rivals.py), of a character language model on a text, or
 of a recipe's network on its frames. Whoever lacks a package says so in its row. Every way trains for `--seconds`;
 models are written down at `--looks` moments, in time that does not count, and the mean of both is judged afterwards.
-The loss to reach is that of one host alone in the end, unless told. Throughput is relative to the same two processes
+The loss to reach is that of one host alone in the end, at its best learning rate, unless told; the table's first column
+is by how much sooner two are there, each way at its own best of `--learning-rates`, and says where that is the lowest
+or the highest of them. Throughput is relative to the same two processes
 before they know each other, and before those of the next way; over whole periods, where there is one. `--slower 3`
 measures also with the second learner three times slower, `--delay` with a cable that holds everything back for so many
 seconds. Results and table are in `--out`, written after every cell: the same command goes on where it was interrupted.
@@ -228,6 +231,9 @@ def main() -> None:
     parser.add_argument("--calibrate", type=float, default=6.0, help="--to-loss: seconds of never talking")
     parser.add_argument("--delay", type=float, default=0.0, metavar="SECONDS", help="--to-loss: of the cable, one way")
     parser.add_argument("--slower", type=float, default=1.0, help="--to-loss: also with one learner so much slower")
+    parser.add_argument(
+        "--learning-rates", nargs="+", type=float, metavar="RATE", help="--to-loss: every way at each of them"
+    )
     parser.add_argument("--width", type=int, default=128, help="--to-loss text: of the model (default: 128)")
     parser.add_argument("--layers", type=int, default=4, help="--to-loss text: blocks of the model (default: 4)")
     parser.add_argument("--minibatch", type=int, default=0, help="--to-loss: rows of text (12) or frames (256)")

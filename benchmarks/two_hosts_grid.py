@@ -67,8 +67,8 @@ def grid(options: argparse.Namespace) -> str:
     results = Results(Path(options.out), told, options.target_loss)
     begun = task.judge(network)
     previous: Cell | None = None
-    for number, rate, slower, mode in cells(options):
-        cell = Cell(mode, Setting(rate, options.delay, slower), number)
+    for number, rate, slower, mode, learning_rate in cells(options):
+        cell = Cell(mode, Setting(rate, options.delay, slower), number, learning_rate=learning_rate)
         if (there := results.cells.get(cell.key)) and not there.failed:
             previous = None
             continue
@@ -85,21 +85,23 @@ def grid(options: argparse.Namespace) -> str:
             previous = cell if cell.alone else None
         results.add(cell)
         said = cell.failed or f"{cell.ratio:.3f} of never talking, {cell.last:.4f} in the end"
-        print(f"round {number + 1}: {rate} {mode}: {said}", file=sys.stderr, flush=True)
+        at = "" if learning_rate is None else f" at {learning_rate:g}"
+        print(f"round {number + 1}: {rate} {mode}{at}: {said}", file=sys.stderr, flush=True)
     results.write()
     return results.table()
 
 
-def cells(options: argparse.Namespace) -> list[tuple[int, str, float, str]]:
-    """(round, rate, factor of the slow learner, way) of all cells, in their order."""
+def cells(options: argparse.Namespace) -> list[tuple[int, str, float, str, float | None]]:
+    """(round, rate of the link, factor of the slow learner, way, learning rate) of all cells, in their order."""
     ways = list(dict.fromkeys(["alone", *(options.only or WAYS)]))
     slower = [1.0, options.slower] if options.slower > 1 else [1.0]
     return [
-        (number, rate, factor, mode)
+        (number, rate, factor, mode, learning_rate)
         for number in range(options.rounds)
         for rate in options.rates or RATES
         for factor in slower
         for mode in ways
+        for learning_rate in options.learning_rates or [None]
     ]
 
 
@@ -144,6 +146,7 @@ def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -
     words += ["--layers", str(options.layers), "--minibatch", str(options.minibatch)]
     words += [f"--{name}={value}" for name, value in (("text", options.text), ("recipe", options.recipe)) if value]
     words += ["--addresses", *(hosts.address(host) for host in range(2))]
+    words += ["--learning-rates", repr(cell.learning_rate)] if cell.learning_rate else []
     words += ["--set", *options.set] if options.set else []
     processes = []
     for host in range(2):

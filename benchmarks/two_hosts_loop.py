@@ -36,6 +36,7 @@ def learn(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     rank, notes = int(os.environ["RANK"]), Path(options.notes)
     task = make_task(options)
+    task.rate = options.learning_rates[0] if options.learning_rates else task.rate
     network = task.network()
     optimizer = task.optimizer(network.parameters())
     begun = {name: value.clone() for name, value in network.state_dict().items()}

@@ -31,6 +31,7 @@ class Cell:
         alone: steps a second of both while nobody talked, before this cell and before the next.
         curve: seconds of training, and the held-out loss (nats) of the mean of both models then.
         predicted: throughput over that of never talking, by the simulator.
+        learning_rate: of both learners; None: that of the task.
     """
 
     mode: str
@@ -41,10 +42,11 @@ class Cell:
     alone: list[tuple[float, float]] = field(default_factory=list)
     curve: list[tuple[float, float]] = field(default_factory=list)
     predicted: float | None = None
+    learning_rate: float | None = None
 
     @property
-    def key(self) -> tuple[str, Setting, int]:
-        return self.mode, self.setting, self.number
+    def key(self) -> tuple[str, Setting, int, float | None]:
+        return self.mode, self.setting, self.number, self.learning_rate
 
     @property
     def ratio(self) -> float:
@@ -81,7 +83,7 @@ class Results:
         from roundelay.core.files import read_json
 
         self._out, self._told, self._target = out, dict(told), target
-        self.cells: dict[tuple[str, Setting, int], Cell] = {}
+        self.cells: dict[tuple[str, Setting, int, float | None], Cell] = {}
         if (out / "results.json").is_file():
             there = read_json(out / "results.json")
             if there["told"] != self._told:
@@ -105,12 +107,15 @@ class Results:
         write_text(self._out / "table.md", self.table())
 
     def target(self, setting: Setting) -> float:
-        """The loss that all are held to: as told, or that which one host alone has in the end."""
+        """The loss that all are held to: as told, or that which one host alone has in the end at its best learning
+        rate."""
         if self._target is not None:
             return self._target
         alone = [cell for cell in self.cells.values() if cell.mode == "alone" and cell.curve]
         same = [cell for cell in alone if cell.setting == setting] or alone
-        return statistics.median(cell.last for cell in same) if same else math.nan
+        rates = {cell.learning_rate for cell in same}
+        ends = (statistics.median(cell.last for cell in same if cell.learning_rate == rate) for rate in rates)
+        return min(ends, default=math.nan)
 
     def table(self) -> str:
         """A table a setting."""
@@ -120,35 +125,70 @@ class Results:
             for cell in self.cells.values():
                 if cell.setting == setting:
                     rows.setdefault(cell.mode, []).append(cell)
-            parts.append(_one_table(setting, self.target(setting), rows))
+            target = self.target(setting)
+            parts.append(_one_table(setting, target, [Row(mode, cells, target) for mode, cells in rows.items()]))
         facts = "; ".join(f"{name} {value}" for name, value in self._told.items())
         return "\n\n".join([*parts, facts]) + "\n"
 
 
-def _one_table(setting: Setting, target: float, rows: Mapping[str, Sequence[Cell]]) -> str:
-    slow = f", the second learner {setting.slower:g} times slower" if setting.slower > 1 else ""
-    heads = (f"seconds to {target:.4f} nats", "way", "of never talking", "predicted", "loss in the end")
-    lines = [f"**{Link(setting.rate, setting.delay)}{slow}**", "", _line(heads), _line(["---"] * len(heads))]
-    ordered = sorted(rows.items(), key=lambda row: _order(row[1], target))
-    for mode, cells in ordered:
+class Row:
+    """One way in one setting, at its best learning rate: that by which it comes to the target first, or, where it
+    never does, nearest to it.
+
+    Attributes:
+        best: cells of that rate, a round each; those that failed are left out.
+        failed: the reason why there are none; empty if there are.
+        at_edge: the best rate is the lowest or the highest of several, so a better one may lie beyond.
+    """
+
+    def __init__(self, mode: str, cells: Sequence[Cell], target: float) -> None:
+        self.mode, self._target = mode, target
         good = [cell for cell in cells if not cell.failed]
-        if not good:
-            lines.append(_line([cells[-1].failed, mode, "", "", ""]))
+        self.failed = "" if good else cells[-1].failed
+        rates = sorted({cell.learning_rate for cell in good if cell.learning_rate is not None})
+        groups = [[cell for cell in good if cell.learning_rate == rate] for rate in rates or [None]]
+        self.best = min(groups, key=self._order) if good else []
+        self.rate = self.best[0].learning_rate if good else None
+        self.at_edge = len(rates) > 1 and self.rate in (rates[0], rates[-1])
+
+    def _order(self, cells: Sequence[Cell]) -> tuple[float, float]:
+        seconds = [cell.seconds_to(self._target) for cell in cells]
+        there = [math.inf if one is None else one for one in seconds]
+        return statistics.median(there), statistics.median(cell.last for cell in cells)
+
+    @property
+    def order(self) -> float:
+        """Seconds to the target, the median over rounds; infinite if it was not reached."""
+        return self._order(self.best)[0] if self.best else math.inf
+
+    @property
+    def seconds(self) -> list[float]:
+        """To the target, round by round; empty unless all reached it."""
+        found = [cell.seconds_to(self._target) for cell in self.best]
+        return [] if None in found else [one for one in found if one is not None]
+
+
+def _one_table(setting: Setting, target: float, rows: Sequence[Row]) -> str:
+    slow = f", the second learner {setting.slower:g} times slower" if setting.slower > 1 else ""
+    heads = ("times sooner than alone", f"seconds to {target:.4f} nats", "way", "learning rate")
+    heads += ("loss in the end", "of never talking", "predicted")
+    lines = [f"**{Link(setting.rate, setting.delay)}{slow}**", "", _line(heads), _line(["---"] * len(heads))]
+    alone = next((row.seconds for row in rows if row.mode == "alone"), [])
+    for row in sorted(rows, key=lambda row: row.order):
+        if row.failed:
+            lines.append(_line(["", row.failed, row.mode, *[""] * (len(heads) - 3)]))
             continue
-        reached = [cell.seconds_to(target) for cell in good]
-        there = [seconds for seconds in reached if seconds is not None]
-        first = spread(there, 1) if len(there) == len(good) else f"not in {good[0].curve[-1][0]:.0f} s"
-        predicted = good[-1].predicted
-        ratio = statistics.median(cell.ratio for cell in good)
+        first = spread(row.seconds, 1) if row.seconds else f"not in {row.best[0].curve[-1][0]:.0f} s"
+        sooner = ""
+        if alone and row.seconds and row.mode != "alone":
+            sooner = spread([statistics.median(alone) / seconds for seconds in row.seconds], 2)
+        rate = "" if row.rate is None else f"{row.rate:g}" + (", at the edge" if row.at_edge else "")
+        predicted = row.best[-1].predicted
+        ratio = statistics.median(cell.ratio for cell in row.best)
         said = "" if predicted is None else f"{predicted:.3f} ({100 * (predicted / ratio - 1):+.1f} %)"
-        lines.append(_line([first, mode, spread([c.ratio for c in good], 3), said, spread([c.last for c in good], 4)]))
+        ends, ratios = spread([c.last for c in row.best], 4), spread([c.ratio for c in row.best], 3)
+        lines.append(_line([sooner, first, row.mode, rate, ends, ratios, said]))
     return "\n".join(lines)
-
-
-def _order(cells: Sequence[Cell], target: float) -> float:
-    reached = [cell.seconds_to(target) for cell in cells if not cell.failed]
-    there = [seconds for seconds in reached if seconds is not None]
-    return statistics.median(there) if there else math.inf
 
 
 def spread(values: Sequence[float], digits: int) -> str:

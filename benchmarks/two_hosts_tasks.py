@@ -24,9 +24,11 @@ class LossTask(ABC):
 
     Attributes:
         inputs: what a minibatch holds, in words.
+        rate: the learning rate of every learner.
     """
 
     inputs: str
+    rate: float
 
     @abstractmethod
     def network(self) -> nn.Module:

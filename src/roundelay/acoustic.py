@@ -6,6 +6,7 @@ Legend: P parameters, S tied states.
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -102,6 +103,12 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
         chosen = "node_size" in {**training.options, **parse_strategy(training.strategy)[1]}
         strategy = strategy.on_host(place.ranks, chosen)
     return strategy
+
+
+def renumbered(stragglers: Sequence[str], former: Sequence[int]) -> list[str]:
+    """Return the stragglers among learners that are left, by their new ranks; `former` has the ranks they had."""
+    rests = {parse_straggler(text).rank: text.partition(":")[2] for text in stragglers}
+    return [f"{rank}:{rests[one]}" for rank, one in enumerate(former) if one in rests]
 
 
 def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = None) -> Job:

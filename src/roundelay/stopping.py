@@ -27,9 +27,9 @@ class Asked(Protocol):
 
 @contextmanager
 def stopping(interrupt: Asked) -> Iterator[None]:
-    """The first signal asks the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once, and
-    so does any signal before training has begun. Signals but Ctrl-C may come many times: a launcher and the system that
-    has started it often send one each."""
+    """Let the first signal ask the run to stop at the next round, with a checkpoint; a second Ctrl-C stops it at once,
+    and so does any signal before training has begun. Signals but Ctrl-C may come many times: a launcher and the system
+    that has started it often send one each."""
 
     def ask(number: int, _: FrameType | None) -> None:
         if number == signal.SIGINT and (interrupt.asked or not interrupt.busy):
@@ -43,15 +43,22 @@ def stopping(interrupt: Asked) -> Iterator[None]:
         how = "; Ctrl-C again to stop at once" if number == signal.SIGINT else f" ({interrupt.why})"
         complain(f"stopping at the next round{how}.")
 
+    with _handled_by(ask):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Have the handler answer signals for a while."""
     try:
-        before = {number: signal.signal(number, ask) for number in SIGNALS}
+        before = {number: signal.signal(number, handler) for number in SIGNALS}
     except ValueError:  # only a program's main thread is told of signals
         before = {}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, other in before.items():
+            signal.signal(number, other)
 
 
 class Ended(KeyboardInterrupt):
@@ -88,35 +95,29 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
             came.append(number)
             raise Ended(number)
 
-    try:
-        before = {number: signal.signal(number, end) for number in SIGNALS}
-    except ValueError:  # only a program's main thread is told of signals
-        before = {}
-    try:
-        yield
-    except BaseException as error:
-        if not came and not isinstance(error, KeyboardInterrupt):
-            raise
-        number = came[0] if came else signal.SIGINT
-        how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
-        raise Ended(number, f"{how}; {kept()}") from None
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with _handled_by(end):
+        try:
+            yield
+        except BaseException as error:
+            if not came and not isinstance(error, KeyboardInterrupt):
+                raise
+            number = came[0] if came else signal.SIGINT
+            how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+            raise Ended(number, f"{how}; {kept()}") from None
 
 
 def goes_on(folder: object, what: str = "everything so far") -> str:
-    """The sentence of a command that goes on where it was."""
+    """Return the sentence of a command that goes on where it was."""
     return f"{what} is in {folder}. The same command goes on from there."
 
 
 def status(why: str) -> int:
-    """The exit status of what the signal of this name has ended; without a name it was a Ctrl-C."""
+    """Return the exit status of what the signal of this name has ended; without a name it was a Ctrl-C."""
     known = why in signal.Signals.__members__  # another host may have other signals
     return 128 + (signal.Signals[why] if known else signal.SIGINT)
 
 
 def leave_to_another() -> None:
-    """Leaves signals to another process of this host, and ends with it."""
+    """Leave signals to another process of this host, and ends with it."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -225,9 +225,11 @@ def test_a_synchronous_run_names_who_is_missing_and_goes_on_with_fewer(prepared:
 
 
 def test_when_the_first_host_is_killed_the_next_leads_from_the_last_checkpoint(prepared: Path) -> None:
-    """And the third follows it; nothing but what came after the checkpoint is trained again."""
+    """And the third follows it, a straggler that has another rank then; nothing but what came after the checkpoint is
+    trained again."""
     with Hosts(3) as hosts:
-        options = ["--strategy", "bsp", *SLOW, "schedule.max_epochs=2", "training.host_patience=2"]
+        options = ["--strategy", "bsp", *SLOW, "--straggler", "2:+0.02", "schedule.max_epochs=2"]
+        options.append("training.host_patience=2")
         training = HostTraining(hosts, prepared, "led", options=options, number=3)
         training.start(environment={"ROUNDELAY_PEERS": ",".join(map(hosts.address, range(3)))})
         until((prepared / "led" / "checkpoints" / "epoch-0001.json").exists, TOO_LONG)

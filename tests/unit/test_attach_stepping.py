@@ -3,7 +3,7 @@ optimizers, and with parameters in 16 bits. One learner must go where plain trai
 
 import copy
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -410,6 +410,39 @@ def test_mixed_types_in_one_module() -> None:
             losses.append(loss.item())
     assert losses == sorted(losses, reverse=True)
     assert [p.dtype for p in model.parameters()] == [torch.float32] * 2 + [torch.bfloat16] * 2
+
+
+class Rateless(torch.optim.Optimizer):
+    """Steps by its own count, as Adafactor does by default: the option `lr` is None."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        super().__init__(parameters, {"lr": None})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            state["step"] = state.get("step", 0) + 1
+            p.sub_(p.grad / (10 + state["step"]))
+
+
+def test_an_optimizer_may_have_no_learning_rate_unless_the_strategy_divides_by_it() -> None:
+    plain, model = network(), network()
+    plain_losses = plainly(plain, [Rateless(plain.parameters())])
+    optimizer = Rateless(model.parameters())
+    with pytest.raises(UserError, match="slowmo divides by the learning rate, and Rateless has none"):
+        roundelay.attach(model, optimizer, "slowmo")
+    with roundelay.attach(model, optimizer):
+        assert plainly(model, [optimizer]) == plain_losses
+
+
+def test_parameters_without_a_shape_are_refused_until_they_have_one() -> None:
+    model = nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(UserError, match=r"0\.weight has no shape yet .*call the module once"):
+        roundelay.attach(model, optimizer)
+    model(torch.zeros(1, 4))
+    roundelay.attach(model, optimizer).close()
 
 
 def test_optimizers_that_cannot_be_are_refused() -> None:

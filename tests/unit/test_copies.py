@@ -35,7 +35,9 @@ def write(exp: Path, name: str, size: int) -> None:
 
 
 def files(exp: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(exp)): path.read_bytes() for path in exp.rglob("*") if path.is_file()}
+    """Complete files; those still being written are gone at any moment."""
+    whole = [path for path in exp.rglob("*") if path.is_file() and path.suffix != ".part"]
+    return {str(path.relative_to(exp)): path.read_bytes() for path in whole}
 
 
 def test_the_next_host_has_the_newest_checkpoint_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,6 +190,8 @@ SLIPS = [
     ["trian", "demo"],
     ["train", "demo", "--stratgy", "adpsgd"],
     ["list", "options", "demmo"],
+    ["doctor", "--hosts", "x"],
+    ["doctor", "--listen", "127.0.0.1:0"],
 ]
 
 

@@ -1,7 +1,7 @@
 """The work queue of all hosts: every minibatch is drawn, and counted, once."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -160,6 +160,26 @@ def test_a_report_says_what_is_trained_and_what_was_counted_for_it_together(aren
     assert last["settled"] == []
     queue.clear_prefetch(arena)
     assert queue.draw(arena, 0, PLAN) is queue.NONE_YET
+
+
+def test_a_minibatch_that_is_finished_while_a_report_is_made_is_counted_if_it_is_said_to_be_trained(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would be lost with a host that dies before its next report: no other would train it."""
+    prefetch = PrefetchedLeases(arena, (0, 1), lambda _: None)
+    prefetch.fill([0, 1], True)
+    assert queue.draw(arena, 0, PLAN)
+    untrained = queue.untrained
+
+    def after_a_step(arena: Arena, ranks: Sequence[int]) -> list[int]:
+        if arena.queue.claims[0] == 0:
+            queue.settle(arena, 0, Statistics(4, 1.5, 3))
+        return untrained(arena, ranks)
+
+    monkeypatch.setattr(queue, "untrained", after_a_step)
+    report = prefetch.report()
+    assert report is not None
+    assert (report["settled"], report["counts"]["frames"]) == ([0], [4, 0])
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf"), 1.5])

@@ -27,6 +27,8 @@ from support.until import until
 
 LAYOUT = Layout(2, 1000)
 PATIENCE = 60.0
+ACCEPTS = 1 << 16
+"""Flag of a socket in /proc/net/unix that takes connections (__SO_ACCEPTCON)."""
 
 # The arena's file -----------------------------------------------------------------------------------------------------
 
@@ -258,7 +260,7 @@ def test_a_second_rank_0_and_a_missing_one_are_named(world: World) -> None:
 def test_who_is_no_learner_is_shown_out(world: World, noise: bytes) -> None:
     thread, done = start(lambda: collect(replace(world, learners=2)))
     name = _socket_name(replace(world, learners=2), 0)
-    until(lambda: name[1:] in Path("/proc/net/unix").read_text())
+    until(lambda: listens(name))
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.connect(name)
         stranger.sendall(noise)
@@ -268,6 +270,12 @@ def test_who_is_no_learner_is_shown_out(world: World, noise: bytes) -> None:
     thread.join()
     other.join()
     assert done == [[{"mine": 1}]]
+
+
+def listens(name: str) -> bool:
+    """Say whether there is a socket of this name that takes connections."""
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    return any(name[1:] in line and int(line.split()[3], 16) & ACCEPTS for line in lines[1:])
 
 
 def closed(connection: socket.socket) -> bool:

@@ -1,5 +1,6 @@
 """A storm's schedule of faults, the numbers that follow from what was seen, and its page."""
 
+import math
 import re
 from dataclasses import replace
 from itertools import islice
@@ -256,6 +257,54 @@ def test_the_first_host_is_killed_where_another_may_lead_and_faults_that_meet_no
     assert seen.drawn == len(said)
     assert seen.starts == 1
     assert seen.hosts_lost(1) == 2
+
+
+class Joining(Succeeding):
+    """The same, where a host is in the run five seconds after it was started. One that is not looks in vain for a first
+    host that is lost, and never ends by itself."""
+
+    def __init__(self, folder: Path, work: float) -> None:
+        super().__init__(folder, work)
+        self.since: dict[int, float] = {}
+
+    def start(self, host: int) -> None:
+        super().start(host)
+        self.since[host] = self.clock
+        if len(self.started) > 2 and host == 0:
+            self._began = self.clock
+
+    def status(self, host: int) -> int | None:
+        return super().status(host) if 0 not in self.dead or host in self.dead or self.takes_part(host) else None
+
+    def takes_part(self, host: int) -> bool:
+        return self.since[host] + 5.0 < min(self.clock, self.lost)
+
+    @property
+    def lost(self) -> float:
+        return self.when if 0 in self.dead else math.inf
+
+    def crash(self, host: int) -> None:
+        super().crash(host)
+        self.when = self.clock
+
+    def end(self, host: int) -> None:
+        self.dead.add(host)
+
+
+@pytest.mark.parametrize(("second", "started"), [(6.0, [0, 1, 1, 0, 1]), (9.0, [0, 1, 0, 1])])
+def test_where_no_host_is_left_in_the_run_to_lead_it_all_are_given_the_command_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: float, started: list[int]
+) -> None:
+    """The first host is killed ten seconds after training has begun. The second was before, and its command is given
+    again three seconds after that: it is not in the run by then, or is down."""
+    run = Joining(tmp_path, work=40.0)
+    monkeypatch.setattr(running, "pause", run.pause)
+    monkeypatch.setattr(running, "steady_clock", lambda: run.clock)
+    faults = iter([Fault(second, "crash", 1, 3.0, 0.5), Fault(10.0, "crash", 0, 3.0, 0.5)])
+    seen = running._Watcher(run, faults, 0.5, Silent(), 60.0).run()
+    assert seen.starts == 2
+    assert run.started == started
+    assert seen.seconds < 60.0
 
 
 def test_a_note_of_a_learner_is_read_whole_or_not_at_all() -> None:

@@ -30,7 +30,7 @@ LOOKED_SELDOM = 16
 
 @final
 class GradientAlarms:
-    """Of one learner.
+    """Alarms of the gradients of one learner.
 
     Args:
         learners: that train together.
@@ -66,7 +66,7 @@ class GradientAlarms:
         return not self._alone and not total < float("inf") and not bool(together.isfinite().all())
 
     def skip(self) -> None:
-        """The step under way is skipped, for its gradient is not finite."""
+        """Note that the step under way is skipped, for its gradient is not finite; say the first."""
         self.skipped += 1
         if self.skipped == 1:
             log.warning(
@@ -78,7 +78,7 @@ class GradientAlarms:
             )
 
     def stepped(self, given: int) -> None:
-        """A step is complete, with gradients of so many parameters."""
+        """Note that a step is complete, with gradients of so many parameters."""
         self._steps += 1
         looked = not (self._alone and self._last and (self._steps - 1) % LOOKED_SELDOM)
         if given and (self._had or not looked):
@@ -95,7 +95,7 @@ class GradientAlarms:
             )
 
     def say_skipped(self) -> None:
-        """In the end: how often it happened, if more than once."""
+        """Say in the end how many steps were skipped, if more than one."""
         if self.skipped > 1:
             log.warning(
                 "rank %d skipped %d of its %d steps, whose gradients were NaN or infinite.",
@@ -143,18 +143,18 @@ _open: dict[object, tuple[int, int]] = {}
 
 
 def note_open(session: object, rank: int) -> None:
-    """A session of several learners begins; to be undone by `note_closed`."""
+    """Note that a session of several learners begins; to be undone by `note_closed`."""
     _open[session] = os.getpid(), rank
 
 
 def note_closed(session: object) -> None:
-    """It has been closed, or has failed, and says so itself."""
+    """Note that it has been closed, or has failed, and says so itself."""
     _open.pop(session, None)
 
 
 @atexit.register
 def say_unclosed() -> None:
-    """At the end of the process: warn of sessions that are open, unless an error has ended it."""
+    """Warn of sessions that are open when the process ends, unless an error has ended it."""
     failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     for process, rank in () if failed else _open.values():
         if process == os.getpid():

@@ -19,8 +19,8 @@ is private: without it a step begins when its gradient is taken, and a session s
 
 
 def never_compiled(function: F) -> F:
-    """The function, which runs as it is wherever it is called from: a compiled function is cut in two there, and one
-    that is to be one graph is refused by torch with our reason."""
+    """Return the function as one that runs as it is wherever it is called from: a compiled function is cut in two
+    there, and one that is to be one graph is refused by torch with our reason."""
     found: F = torch.compiler.disable(  # type: ignore[no-untyped-call]
         function,
         reason="a step of roundelay.attach talks with other learners and cannot be compiled: leave it out of a "
@@ -30,7 +30,7 @@ def never_compiled(function: F) -> F:
 
 
 def left_alone(function: F) -> F:
-    """The function, whose own frame is run as it is where a compiled function calls it from code that is not compiled.
+    """Return the function, whose own frame is run as it is where compiled code calls it from code that is not.
     Inlined it is traced: let it ask torch.compiler.is_compiling() and return."""
     eval_frame.skip_code(function.__code__)
     return function
@@ -59,7 +59,7 @@ class CompiledCalls:
         kind._all.add(self)
 
     def remove(self) -> None:
-        """Report no more."""
+        """Report nothing more."""
         kind = CompiledCalls
         kind._all.discard(self)
         if not kind._all and kind._original is not None:

@@ -1,6 +1,7 @@
 """Options of the user's optimizers by readable names, as learners compare them, and the numbers among them, which
 schedules change."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,7 +17,7 @@ NumberPlace = tuple[int, str, int]
 
 
 def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str, Any]:
-    """Classes and options, plain values, and the names of the parameters of each group."""
+    """Return classes and options, plain values, and the names of the parameters of each group."""
     names = {id(p): name for name, p in module.named_parameters()}
     found: dict[str, Any] = {f"optimizer{_of(n, optimizers)}": type(one).__name__ for n, one in enumerate(optimizers)}
     for n, one in enumerate(optimizers):
@@ -31,13 +32,19 @@ def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str,
 
 
 def plain(value: Any) -> Any:
-    """An option as JSON has it; Ellipsis: it is none that can be compared."""
+    """Return an option as JSON has it; Ellipsis: it is none that can be compared."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 else ...
     if isinstance(value, list | tuple):
         items = [plain(item) for item in value]
         return ... if ... in items else str(tuple(items))
     return value if value is None or isinstance(value, bool | int | float | str) else ...
+
+
+def first_rate(optimizer: Optimizer) -> float:
+    """Return the learning rate of the first parameter group; NaN: there is none, as in Adafactor's relative steps."""
+    rate = optimizer.param_groups[0].get("lr")
+    return float(rate) if _is_number(rate) else math.nan
 
 
 class GroupNumbers:
@@ -61,7 +68,7 @@ class GroupNumbers:
         self.rates = sum(option == "lr" for _, option, _ in self._places)
 
     def read(self) -> tuple[float, ...]:
-        """As they are now; an option that is gone is NaN."""
+        """Return them as they are now; an option that is gone is NaN."""
         groups = [group for one in self._optimizers for group in one.param_groups]
         found = []
         for number, option, at in self._places:
@@ -71,7 +78,7 @@ class GroupNumbers:
 
     @contextmanager
     def under(self, numbers: Sequence[float]) -> Iterator[None]:
-        """For a while, `numbers` in the place of the first of them; what is changed meanwhile stays changed."""
+        """Put `numbers` in the place of the first of them for a while; what is changed meanwhile stays changed."""
         own = self.read()
         self._write(numbers, own)
         try:
@@ -103,7 +110,7 @@ def _is_number(value: object) -> bool:
 
 
 def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """All parameter groups, each with the words that name it."""
+    """Yield all parameter groups, each with the words that name it."""
     for n, one in enumerate(optimizers):
         for g, group in enumerate(one.param_groups):
             of_group = f" of group {g}" if len(one.param_groups) > 1 else ""

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
@@ -26,8 +27,8 @@ LISTED_CHARACTERS = 300_000
 
 
 def module_facts(module: nn.Module) -> dict[str, list[str]]:
-    """Facts that learners' modules must have in common, in words: every parameter and buffer, and the values of those
-    that are not trained, which nobody averages."""
+    """Return facts that learners' modules must have in common, in words: every parameter and buffer, and the values of
+    those that are not trained, which nobody averages."""
     facts: dict[str, list[str]] = {"parameter of the module": [], "values of frozen parameter": [], "buffer": []}
     for name, p in module.named_parameters():
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
@@ -49,13 +50,18 @@ def _bounded(listed: list[str]) -> list[str]:
 
 
 def device_of(module: nn.Module, rank: int) -> torch.device | None:
-    """The device that holds the whole module; None: the memory of the host.
+    """Return the device that holds the whole module; None: the memory of the host.
 
     Raises:
-        UserError: it is on several devices, or on one that attach does not know.
+        UserError: it is on several devices, or on one that attach does not know, or has parameters without a shape.
     """
     first, where = "", torch.device("cpu")
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise UserError(
+                f"rank {rank}: {name} has no shape yet (LazyLinear and the like): call the module once, with inputs of "
+                "the shape that they will have, and attach it then."
+            )
         if first and tensor.device != where:
             raise UserError(
                 f"rank {rank}: {first} is on {where} and {name} on {tensor.device}: attach takes a module that is all "

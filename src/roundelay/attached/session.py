@@ -385,8 +385,8 @@ class Session:
         return parameters, buffers
 
     def _look_at_all(self, parameters: Tensor, closing: Sequence[int]) -> None:
-        """By the lowest learner: is the model that all have in common finite? And when they are `closing`, have all
-        taken about as many steps?"""
+        """Look, as the lowest learner, whether the model that all have in common is finite, and, of those that are
+        `closing`, whether all have taken about as many steps."""
         traits, steps = self.strategy.traits, self._learner.counts.steps
         if not self._not_finite:
             self._not_finite = say_not_finite(self._steps.parameters, parameters, self.rank)

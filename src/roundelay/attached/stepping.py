@@ -41,7 +41,7 @@ INNER = ("optimizer", "base_optimizer")
 
 
 def unwrapped(optimizer: Optimizer) -> Optimizer:
-    """The optimizer that does the work, of one that another has wrapped.
+    """Return the optimizer that does the work, of one that another has wrapped.
 
     Raises:
         UserError: it is no optimizer of torch's kind.
@@ -170,7 +170,7 @@ class Stepper:
 
 @final
 class OtherOptimizers:
-    """Steps of attached parameters that do not come from the session are refused, until this is removed."""
+    """Refusal of steps of attached parameters that do not come from the session, until this is removed."""
 
     def __init__(self, steppers: Sequence[Stepper], parameters: Parameters, rank: int) -> None:
         self._steppers, self._mine, self._rank = steppers, {id(p) for p in parameters.all}, rank
@@ -188,7 +188,7 @@ class OtherOptimizers:
         self._hook.remove()
 
     def check(self, optimizer: Optimizer) -> None:
-        """Checks an optimizer that is about to step.
+        """Check an optimizer that is about to step.
 
         Raises:
             UserError: it would change attached parameters beside the session; names it.
@@ -219,7 +219,7 @@ class OtherOptimizers:
 
 
 def _path(holder: object, optimizer: Optimizer) -> str | None:
-    """Place of the optimizer in `holder`: `base`, `inner.base` or `parts[0]`; None: it does not hold it."""
+    """Return the place of the optimizer in `holder`: `base`, `inner.base` or `parts[0]`; None: it does not hold it."""
     named = [(name, value) for name, value in vars(holder).items() if name not in ("param_groups", "state")]
     named += [(f"{name}[{n}]", one) for name, value in named if isinstance(value, list) for n, one in enumerate(value)]
     for name, value in named:
@@ -271,6 +271,6 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:
-    """True if its `step` has an argument without a default."""
+    """Return True if its `step` has an argument without a default."""
     _, *needed = inspect.signature(type(optimizer).step).parameters.values()  # not of what a schedule has made of it
     return any(one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in needed)

@@ -8,6 +8,7 @@ Legend: P trainable parameters, T tensors they are in.
 
 import dataclasses
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +21,7 @@ from torch.optim import Optimizer
 from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, fingerprint, other_session
-from roundelay.attached.hyperparameters import settings_of
+from roundelay.attached.hyperparameters import first_rate, settings_of
 from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters, module_facts
 from roundelay.attached.places import Away, Here, VectorPlace
@@ -40,6 +41,7 @@ from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World
 from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.slowmo import SlowMo
 
 log = logging.getLogger("roundelay")
 
@@ -84,6 +86,12 @@ class Steps:
                 f"rank {world.rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
                 "an optimizer's state is not shared between attached learners. Choose reset or keep."
             )
+        if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
+            raise UserError(
+                f"rank {world.rank}: {terms.strategy.name} divides by the learning rate, and "
+                f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
+                "another strategy."
+            )
         theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
             world, terms, parameters.flatten(), shown, self._update, theirs, self._device
@@ -122,7 +130,7 @@ class Steps:
 
     @never_compiled
     def step(self, examples: float | None = None) -> None:
-        """`session.step(examples)`: of all optimizers."""
+        """Take `session.step(examples)`, of all optimizers."""
         self._check_step("session.step()")
         if not (examples is None or (isinstance(examples, int | float) and examples > 0)):
             raise UserError(f"session.step(examples={examples!r}): give a number above 0.")
@@ -184,11 +192,11 @@ class Steps:
 
     @property
     def forked(self) -> bool:
-        """Is this a child of the learner's process? Nothing that it does is to be heard of."""
+        """True in a child of the learner's process: nothing that it does is to be heard of."""
         return self.open and self.learner.left and self.failure is None
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
-        """`optimizer.step(closure)` of that optimizer."""
+        """Answer `optimizer.step(closure)` of that optimizer."""
         self._check_step("optimizer.step()")
         if number in self._asked:
             self._complete()
@@ -207,7 +215,7 @@ class Steps:
         return loss
 
     def _take(self, number: int) -> None:
-        """The gradients of one optimizer."""
+        """Take the gradients of one optimizer."""
         stepper = self._steppers[number]
         which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
@@ -229,7 +237,7 @@ class Steps:
             self.parameters.multiply_gradients([self._gradient[n] for n in found], [*found], factor)
 
     def _complete(self, examples: float | None = None) -> None:
-        """Takes the step: no other optimizer will be asked."""
+        """Take the step: no other optimizer will be asked."""
         self._uses.forget()
         number_given = len(self._given)
         try:
@@ -245,7 +253,7 @@ class Steps:
                     self.learner.answer_nothing(skip=True)
                 else:
                     self._place.hand_in()
-                    rate = float(self._steppers[0].optimizer.param_groups[0]["lr"])
+                    rate = first_rate(self._steppers[0].optimizer)
                     weight = float(self.examples if examples is None else examples)
                     self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint), lay_out)
                 self._carry_over(self._late)
@@ -261,7 +269,7 @@ class Steps:
         self.show_home()
 
     def _lay_out(self) -> Tensor:
-        """The gradient that waits in `.grad`, (P,), copied to where the learner has it."""
+        """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
         if self._waiting is None:
             raise RuntimeError("a gradient was asked for after the step that it was for")
         for number, gradient in self._waiting.items():
@@ -276,7 +284,7 @@ class Steps:
                 view.zero_()
 
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
-        """The strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
+        """Do the strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
         late, self._late = self._late, None
         alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
         if alike and self._updates.in_place(self._asked):
@@ -287,13 +295,13 @@ class Steps:
     # What others do to the module -------------------------------------------------------------------------------------
 
     def before_call(self) -> None:
-        """A compiled function is about to be called, which may call the module."""
+        """Hear that a compiled function is about to be called, which may call the module."""
         self.before_forward(None)
 
     @never_compiled
     def before_forward(self, inputs: object) -> None:
-        """A module is about to be called, with these inputs; None: they are not known. Not in `consensus`, and not when
-        nothing can be done any more."""
+        """Hear that a module is about to be called, with these inputs; None: they are not known. Not in `consensus`,
+        and not when nothing can be done any more."""
         if not self.open or self.evaluating or self.failure is not None or self.forked:
             return
         if self._asked:  # a forward wants the parameters that the step leads to
@@ -314,12 +322,12 @@ class Steps:
             self._hooks.rest()
 
     def _check_settings(self) -> None:
-        """Compares the optimizers' settings with the lowest rank's, once, and warns where they are others."""
+        """Compare the optimizers' settings with the lowest rank's, once, and warn where they are others."""
         if self._checking_settings:
             self._checking_settings = not self.learner.settings.say_differences(self.learner.living)
 
     def _check_inputs(self, inputs: object) -> None:
-        """Compares this learner's first minibatches with those of the others, and warns where they are the same."""
+        """Compare this learner's first minibatches with those of the others, and warn where they are the same."""
         seen = self.learner.inputs
         if seen.wanted and (found := fingerprint(inputs)) is not None:
             seen.note(found)
@@ -365,7 +373,7 @@ class Steps:
     # Between steps, and the end ---------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Before a meeting: nothing is half done, and what was changed by hand is in the row."""
+        """Bring all in order before a meeting: nothing is half done, and what was changed by hand is in the row."""
         self._hooks.wake()
         if self._asked:
             self._complete()
@@ -388,7 +396,7 @@ class Steps:
             )
 
     def met(self) -> None:
-        """After it: the module looks at the learner's own parameters again."""
+        """Make the module look at the learner's own parameters again, after a meeting."""
         self._handed_in_by = ""
         self.show_home()
         self._check_settings()
@@ -397,7 +405,7 @@ class Steps:
 
     @contextmanager
     def showing(self, parameters: Tensor) -> Iterator[None]:
-        """Shows the module, for a while, the model to evaluate, (P,)."""
+        """Show the module, for a while, the model to evaluate, (P,)."""
         there = self._there(parameters)
         self.evaluating = True
         self._watch.show(there, self.parameters.views(there))
@@ -410,7 +418,7 @@ class Steps:
                 self.show_home()
 
     def _end_if_asked(self) -> None:
-        """SIGTERM ends the process here, between two steps, unless the loop looks for itself."""
+        """End the process here, between two steps, if SIGTERM has come and the loop does not look for itself."""
         if termination.asked() and not self.loop_looks:
             self._end()
 
@@ -439,7 +447,7 @@ class Steps:
         del self._place, self._home, self._gradient, self._watch, self._updates, self._others
 
     def _there(self, vector: Tensor) -> Tensor:
-        """The vector on the module's device."""
+        """Return the vector on the module's device."""
         return vector if self._device is None else vector.to(self._device)
 
     def check_open(self, what: str) -> None:

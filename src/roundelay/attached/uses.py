@@ -47,7 +47,7 @@ class Uses:
                 self._watched.append(p)
 
     def forget(self) -> None:
-        """They are ordinary parameters again."""
+        """Make them ordinary parameters again."""
         while self._watched:
             _release(self._watched.pop())
 
@@ -79,7 +79,7 @@ def _watched_by(used: "weakref.WeakMethod[Callable[[], None]]") -> type[nn.Param
 
 
 def _reads(function: Any) -> bool:
-    """True if a function of torch may read the values of its arguments."""
+    """Return True if a function of torch may read the values of its arguments."""
     attribute = getattr(function, "__self__", None)
     if function.__name__ in ("__get__", "__set__"):
         return getattr(attribute, "__name__", "") in VALUES

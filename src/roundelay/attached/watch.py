@@ -43,11 +43,11 @@ ATTACH_AGAIN = "Call session.close(), make the change, and attach again: the opt
 
 
 class Watch:
-    """Over the parameters of one module, as they are when it is attached.
+    """Watch over the parameters of one module, as they are when it is attached.
 
     Args:
         vector: (P,) that the module looks at first.
-        alone: is there one learner?
+        alone: there is one learner.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Watch:
             self._versions = [p._version for p in self._parameters.all]
 
     def shows(self, vector: Tensor) -> bool:
-        """True if the module looks at `vector`, as it was made to, and nothing there is rounded."""
+        """Return True if the module looks at `vector`, as it was made to, and nothing there is rounded."""
         self._looks_there()
         return self.showed(vector)
 
     def showed(self, vector: Tensor) -> bool:
-        """The same at the last look, if nobody but us has had a chance to change it since."""
+        """Return True if it did at the last look: for use while nobody but us has had a chance to change it since."""
         return self._vector is vector and not self._always and self._there
 
     def look(self, row: Tensor | None) -> None:
@@ -114,7 +114,7 @@ class Watch:
         self._away = [value.clone() for value in self._values()]
 
     def check(self) -> None:
-        """Checks that the parameters are those that were attached.
+        """Check that the parameters are those that were attached.
 
         Raises:
             UserError: one was replaced, moved, cast or unfrozen; names it.
@@ -143,7 +143,7 @@ class Watch:
                 )
 
     def check_all(self) -> None:
-        """Checks as `check` does, and that the module has no other parameters.
+        """Check as `check` does, and that the module has no other parameters.
 
         Raises:
             UserError: as `check`, and where a trainable parameter was added.
@@ -157,7 +157,7 @@ class Watch:
             )
 
     def changes(self) -> "Changes | None":
-        """Checks as `check` does; changes since `show`, to be taken over; None: there are none.
+        """Check as `check` does; return changes since `show`, to be taken over; None: there are none.
 
         Raises:
             UserError: as `check`.
@@ -204,7 +204,8 @@ class Watch:
         return {number: (now.clone(), was.clone()) for number, (now, was) in pairs if not _same_bits(now, was)}
 
     def _came_back(self, number: int, now: Tensor, was: Tensor | None) -> bool:
-        """True if a parameter has been away and is as it `was`, but for rounding of two sums and two differences."""
+        """Return True if a parameter has been away and is as it `was`, but for rounding of two sums and two
+        differences."""
         if self._away is None or was is None:
             return False
         away = self._away[number]
@@ -214,7 +215,7 @@ class Watch:
         return bool(((now.float() - was.float()).abs() <= bound).all())
 
     def _values(self) -> list[Tensor]:
-        """(T) The parameters as they are."""
+        """Return the parameters (T) as they are."""
         if self._there:
             return self._at
         pairs = zip(self._parameters.all, self._at, strict=True)
@@ -282,16 +283,16 @@ class Changes:
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
-    """Of one kind, and the same bits?"""
+    """Return True if both are of one kind, with the same bits."""
     return (a.shape, a.dtype, a.device) == (b.shape, b.dtype, b.device) and _same_bits(a, b)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
-    """NaN is itself here."""
+    """Return True if all bits are the same; NaN is itself here."""
     kind = torch.int32 if a.dtype == torch.float32 else torch.int16
     return torch.equal(a.view(kind), b.view(kind)) if a.is_contiguous() else torch.equal(a, b)
 
 
 def some(names: Sequence[str]) -> str:
-    """The first few."""
+    """Name the first few."""
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

@@ -34,7 +34,7 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
 
 
 def refuse_reducer(rank: int) -> None:
-    """Refuses, in a forward, a DistributedDataParallel over several processes made around the module later.
+    """Refuse, in a forward, a DistributedDataParallel over several processes made around the module later.
 
     Raises:
         UserError: there is one.
@@ -45,7 +45,7 @@ def refuse_reducer(rank: int) -> None:
 
 
 def _alone(part: nn.Module) -> bool:
-    """Is it torch's own, over a group of this process alone?"""
+    """Return True if it is torch's own, over a group of this process alone."""
     return isinstance(part, nn.parallel.DistributedDataParallel) and part.process_group.size() == 1
 
 

@@ -20,6 +20,10 @@ def add(command: Command) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
+    from roundelay.runtime.launch.world import launched, read_by_hand
+
+    if options.hosts or (options.listen and not launched()):
+        read_by_hand(options.listen, options.hosts or ())  # what is wrong in these is said before torch is loaded
     from roundelay.runtime.doctor.consult import consult, table
 
     report = consult(

@@ -93,7 +93,7 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
-    from roundelay.acoustic import make_job, make_terms
+    from roundelay.acoustic import make_job, make_terms, renumbered
     from roundelay.api.training import Beginning, conduct, make_logger
     from roundelay.job import Interrupt
     from roundelay.recipes.recipe import load_recipe
@@ -127,9 +127,10 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
             except LearnerDied as error:
                 raise UserError(f"the learners of this host do not start: {error}") from error
             except LedByAnother as led:
-                then = led.place
+                then = led
         if then is not None:
-            return _without_first(options, then)
+            options.straggler = renumbered(recipe.training.stragglers, then.former)
+            return _without_first(options, then.place)
         return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
     job = replace(job, loggers=tuple(map(make_logger, options.logger)))
     results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
@@ -201,7 +202,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         given.append(f"init.model={json.dumps(str(options.init))}")
     if options.record:
         given.append("training.record=true")
-    if options.straggler:
+    if options.straggler is not None:
         given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
     return given
 

@@ -39,7 +39,7 @@ def checksum(data: bytes) -> str:
 
 
 def file_checksum(path: Path) -> str:
-    """Checksum of a regular file's content, read piece by piece."""
+    """Return the checksum of a regular file's content, read piece by piece."""
     with open_regular(path) as file:
         return f"{_METHOD}:{hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_BYTES)).hexdigest()}"
 
@@ -59,7 +59,7 @@ def write_checked_with(
 
 
 def with_checksums(value: Mapping[str, Any], sums: Mapping[str, str] = MappingProxyType({})) -> dict[str, Any]:
-    """`value` as a JSON will have it, with these checksums of files and its own."""
+    """Return `value` as a JSON will have it, with these checksums of files and its own."""
     plain = json.loads(json_line({key: item for key, item in value.items() if key != KEY}))  # as it will be read
     return {**plain, KEY: {**sums, OWN_CHECKSUM: _own(plain)}}
 

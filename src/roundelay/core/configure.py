@@ -140,7 +140,7 @@ def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one 
 
 
 def _of_several(kinds: tuple[Any, ...], value: object, where: str) -> Any:
-    """A value of one of several types: null, a section, one of some words, or what the first other type says."""
+    """Check a value of one of several types: null, a section, one of some words, or what the first other type says."""
     if value is None and type(None) in kinds:
         return None
     if len(sections := [kind for kind in kinds if dataclasses.is_dataclass(kind)]) > 1:

@@ -104,7 +104,7 @@ class EpochPlan:
         return sum(self.piece(r * self.learners + rank).frames for r in range(first, end) for rank in ranks)
 
     def examples_between(self, first: int, end: int) -> int:
-        """Number of examples in rounds `first` up to `end`."""
+        """Return the number of examples in rounds `first` up to `end`."""
         before, after = (min(self.examples, round_ * self.minibatch) for round_ in (first, end))
         if not self.shares:
             return after - before

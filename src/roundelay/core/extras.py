@@ -39,7 +39,7 @@ def need(extra: str, who: str) -> None:
 
 
 def has(extra: str) -> bool:
-    """True if all packages of an extra are installed."""
+    """Return True if all packages of an extra are installed."""
     return not _missing_of(extra)
 
 

@@ -52,7 +52,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """A file, opened to be read, if it is a regular one or a link to one: a pipe or a device in its place may never
+    """Open a file to be read, if it is a regular one or a link to one: a pipe or a device in its place may never
     end, and opening a pipe may wait for ever.
 
     Raises:
@@ -141,7 +141,7 @@ _NO_TEXTS = {
 
 
 def _kind_of(data: bytes) -> str:
-    """Kind of some bytes, where they are no text of one byte a character either; empty: they may be that."""
+    """Return the kind of some bytes, where they are no text of one byte a character either; empty: they may be that."""
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return "text in UTF-16, not UTF-8; convert it with `iconv -f utf-16 -t utf-8`"
     for begin, what in _NO_TEXTS.items():

@@ -270,7 +270,7 @@ _EIGHT_DIGITS = re.compile(rb"[0-9a-f]{8}")
 
 
 def to_line(record: Record) -> str:
-    """One line of JSON; `kind` first, `crc32` last."""
+    """Return one line of JSON; `kind` first, `crc32` last."""
     plain = json_line({"kind": kind_of(record), **dataclasses.asdict(record)})
     return f'{plain[:-1]},{_SUM}:"{zlib.crc32(plain.encode()):08x}"}}'
 
@@ -352,7 +352,7 @@ def verify_events(folder: Path) -> Iterator[FileCheck]:
 
 
 def _cut_short(line: bytes) -> bool:
-    """True if a line without an end is a beginning of one: no JSON, and no JSON with something behind it."""
+    """Return True if a line without an end is a beginning of one: no JSON, and no JSON with something behind it."""
     try:
         json.loads(line)
     except json.JSONDecodeError as error:
@@ -496,7 +496,7 @@ class Results:
 
     @classmethod
     def read(cls, exp: Path) -> "Results":
-        """The `results.json` of the run directory `exp`.
+        """Return the `results.json` of the run directory `exp`.
 
         Raises:
             UserError: it is missing or damaged; says where.

@@ -302,8 +302,8 @@ class LearnerDied(Exception):
 
 
 def ended_by_death(strategy: Strategy) -> tuple[str, str]:
-    """The reason why a death ends a run whose learners could go on from memory under another `training.on_death`, and a
-    sentence that says so; empty where the strategy has none."""
+    """Return the reason why a death ends a run whose learners could go on from memory under another
+    `training.on_death`, and a sentence that says so; empty where the strategy has none."""
     if not strategy.traits.synchronous:
         return "--on-death stop ends the run", "With --on-death go-on, or replace, the others train on."
     why = f"{strategy.label} cannot go on without it"

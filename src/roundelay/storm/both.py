@@ -70,7 +70,7 @@ class StormOptions:
         return "minibatches" if self.script else "frames"
 
     def command(self, exp: str) -> StormCommand:
-        """The command of one of the runs."""
+        """Return the command of one of the runs."""
         common = self.out / exp, self.hosts, self.learners, self.link, self.peers
         if self.script:
             return ScriptCommand(*common, self.script)
@@ -81,7 +81,7 @@ class StormOptions:
         return TrainingCommand(*common, self.recipe, tuple(words))
 
     def outcome(self, exp: str, story: Story) -> "RunEnd":
-        """The end of one of the runs."""
+        """Return the end of one of the runs."""
         if not self.script:
             return RunEnd.of(results_of(self.out / exp))
         counted = story.progress[-1][1] if story.progress else 0
@@ -124,7 +124,7 @@ class RunEnd:
 @final
 @dataclass(frozen=True)
 class StormResult:
-    """The stories, and the ends of the undisturbed run and of the one in the storm.
+    """Result of a storm: the stories, and the ends of the undisturbed runs and of the one in the storm.
 
     Attributes:
         undisturbed: of the run before the storm.
@@ -208,7 +208,7 @@ class StormResult:
 
 
 def run_storm(options: StormOptions, progress: Progress) -> StormResult:
-    """All three runs; one that is there already, from the same command, is not run again.
+    """Do all three runs; one that is there already, from the same command, is not run again.
 
     Raises:
         UserError: hosts cannot be made on this machine; the training fails by itself; the folder holds runs of another

@@ -98,6 +98,10 @@ class HostedCommand(ABC):
     def learner(self, host: int, choice: float) -> int | None:
         """The process of one of a host's learners; None while it has none. `choice` from 0 to 1 says which."""
 
+    def takes_part(self, host: int) -> bool:
+        """Return True if a host whose command runs is, or was, in the run."""
+        return True
+
     @abstractmethod
     def look(self) -> Look:
         """News since the last look."""

@@ -135,7 +135,7 @@ class _Watcher:
             )
 
     def _over(self) -> bool:
-        """True once all hosts have ended, after one has ended well: the first, unless another may lead."""
+        """Return True once all hosts have ended, after one has ended well: the first, unless another may lead."""
         leaders = range(self.training.command.hosts if self.training.command.peers else 1)
         if self.ended is None and not any(self.training.status(host) == 0 for host in leaders):
             return False
@@ -210,7 +210,8 @@ class _Watcher:
 
         def start() -> None:
             self.down.discard(host)
-            self.training.start(host)
+            if not self.away:
+                self.training.start(host)
 
         self.later(seconds, start)
 
@@ -222,7 +223,10 @@ class _Watcher:
             return
         running = [host for host in hosts if host not in self.down and training.status(host) is None]
         all_come_back = training.command.peers and training.command.first_comes_back
-        led = bool(running) if all_come_back or self.away else training.status(0) in (None, 0) or 0 in self.down
+        if self.away:  # a host that was not in the run yet looks in vain for the first
+            led = any(training.takes_part(host) for host in running)
+        else:
+            led = bool(running) if all_come_back else training.status(0) in (None, 0) or 0 in self.down
         if not led:
             self._all_again(running)
             return
@@ -231,7 +235,7 @@ class _Watcher:
                 self._again(host, self.again_after)
 
     def _all_again(self, running: Sequence[int]) -> None:
-        """The run has ended before its time: give the command again on all hosts, once none is `running`."""
+        """Give the command again on all hosts after the run has ended before its time, once none is `running`."""
         training = self.training
         if self.story.struck and self.useless >= USELESS_STARTS and (self.next is not None or self.waiting):
             self.next, self.story.calmed, self.useless = None, self.now, 0

@@ -112,8 +112,8 @@ class Story:
         return sum(self.work) / max(self.work) if any(self.work) else None
 
     def hosts_lost(self, each: int) -> int:
-        """Number of hosts that were lost with all their learners, of which each has so many: those that were killed,
-        and those that were off the network until they were taken for dead."""
+        """Return the number of hosts that were lost with all their learners, of which each has so many: those that were
+        killed, and those that were off the network until they were taken for dead."""
         lost = 0
         for one in self.struck:
             ranks = {*range(one.host * each, (one.host + 1) * each)}

@@ -63,13 +63,21 @@ class HostedTraining(HostedCommand):
     def start(self, host: int) -> None:
         self.processes[host] = [self._run(host, self._words, 0, self.command.learners)]
 
-    def learner(self, host: int, choice: float) -> int | None:
+    def takes_part(self, host: int) -> bool:
+        return bool(self._forks(host))  # the server is started once the first host has answered
+
+    def _forks(self, host: int) -> dict[int, int]:
+        """Return the fork server's processes, itself and learners among them, with the parent of each."""
         parents: dict[int, int] = {}
         for process in self.hosts.processes(host):
             with suppress(OSError):
                 if b"forkserver" in Path(f"/proc/{process}/cmdline").read_bytes():
                     stat = Path(f"/proc/{process}/stat").read_text()
                     parents[process] = int(stat.rpartition(")")[2].split()[1])
+        return parents
+
+    def learner(self, host: int, choice: float) -> int | None:
+        parents = self._forks(host)
         found = sorted(process for process, parent in parents.items() if parent in parents)
         return found[min(int(choice * len(found)), len(found) - 1)] if found else None
 
@@ -90,8 +98,8 @@ class HostedTraining(HostedCommand):
 
 
 def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """The work of each learner that entered the model, by rank: means that it gave to, where all learners take them;
-    else frames. What one has trained between its last mean and its death is in no model."""
+    """Return the work of each learner that entered the model, by rank: means that it gave to, where all learners take
+    them; else frames. What one has trained between its last mean and its death is in no model."""
     whole: list[int] = []
     for segment in segments:
         work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
@@ -109,7 +117,7 @@ class EventsTail:
         self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
 
     def segments(self) -> Sequence[Segment]:
-        """Those that are in the log now."""
+        """Return those that are in the log now."""
         try:
             return of_kind(read_events(self._path), Segment)
         except UserError:

@@ -298,7 +298,7 @@ class AttachedLearner:
         self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
 
     def _compare(self, living: Sequence[int]) -> None:
-        """In a meeting: are the others as this learner?
+        """Compare, in a meeting, the others with this learner.
 
         Raises:
             UserError: a sampler is not.
@@ -374,7 +374,7 @@ class AttachedLearner:
         self.share_is_agreed(number)
 
     def share_is_agreed(self, number: int) -> bool:
-        """Have all who live made that sampler alike? False: somebody has not made it yet.
+        """Return True if all who live have made that sampler alike. False: somebody has not made it yet.
 
         Raises:
             UserError: somebody has made it otherwise.

@@ -44,7 +44,8 @@ Numbers = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class SettingsTables(View):
-    """Each learner writes its own items, and publishes `told`; what comes after it before it goes to a meeting."""
+    """Table in which each learner writes its own items, and publishes `told`; what comes after it before it goes to a
+    meeting."""
 
     PUBLISHED = ("told",)
 
@@ -70,11 +71,11 @@ class SteppedByLoop(LocalOptimizer):
 
     @abstractmethod
     def numbers(self) -> tuple[float, ...]:
-        """All numbers of all parameter groups, as they are now."""
+        """Return all numbers of all parameter groups, as they are now."""
 
     @abstractmethod
     def under(self, numbers: Sequence[float]) -> AbstractContextManager[None]:
-        """For a while, these in the place of the first of its own."""
+        """Put these for a while in the place of the first of its own."""
 
 
 class KeptNumbers:
@@ -85,7 +86,7 @@ class KeptNumbers:
         self._packed: tuple[tuple[float, ...], Numbers] = (), np.zeros(NUMBERS)
 
     def packed(self) -> Numbers:
-        """As they are now."""
+        """Return them as they are now."""
         now = self._optimizer.numbers()
         if now != self._packed[0]:
             every, found = np.asarray(now, np.float64), np.zeros(NUMBERS)
@@ -96,7 +97,7 @@ class KeptNumbers:
 
 
 class Settings:
-    """One learner's part in comparing them.
+    """Part of one learner in comparing them.
 
     Args:
         facts: what it has attached with, by readable names.
@@ -147,12 +148,12 @@ class Settings:
     # As they are ------------------------------------------------------------------------------------------------------
 
     def note(self) -> None:
-        """Before a meeting: let others read the numbers, and after how many steps."""
+        """Let others read, before a meeting, the numbers, and after how many steps."""
         self._tables.taken[self._rank], self._tables.numbers[self._rank] = self.taken, self.kept.packed()
         self._tables.frozen[self._rank, : len(self.frozen)] = [*self.frozen.values()]
 
     def say_frozen_apart(self, living: Sequence[int]) -> None:
-        """In a meeting: warn, once, where this learner has frozen a parameter and the lowest rank has not, or the
+        """Warn in a meeting, once, where this learner has frozen a parameter and the lowest rank has not, or the
         other way about."""
         lowest = min(living, default=self._rank)
         mine, theirs = self._tables.frozen[self._rank], self._tables.frozen[lowest]
@@ -171,7 +172,7 @@ class Settings:
         )
 
     def say_rates_apart(self, living: Sequence[int]) -> None:
-        """In a meeting, where all take steps together: warn, once, where the lowest rank has other learning rates
+        """Warn in a meeting, once, of those that take steps together where the lowest rank has other learning rates
         after as many steps. After more or fewer a schedule may well have others."""
         lowest, tables = min(living, default=self._rank), self._tables
         if self._said_rates or self._keeps_equal or tables.taken[lowest] != self.taken:
@@ -190,7 +191,7 @@ class Settings:
             )
 
     def under(self, lowest: int, mine: Numbers, theirs: Numbers, had: bool) -> AbstractContextManager[None]:
-        """For an update by a mean of gradients: the numbers of `lowest`, the lowest rank that had one.
+        """Put, for an update by a mean of gradients, the numbers of `lowest`, the lowest rank that had one.
 
         Args:
             mine: the numbers of this learner; `had`: it had a gradient, too.
@@ -221,7 +222,7 @@ class Settings:
         return self._under(theirs)
 
     def under_at_meeting(self, present: Sequence[int]) -> AbstractContextManager[None]:
-        """The same for a mean that was begun before the last meeting: the numbers that the lowest rank came to it
+        """Do the same for a mean that was begun before the last meeting: the numbers that the lowest rank came to it
         with. Where all came with the same, each has its own as they are now: they were loaded since, it may be."""
         tables, lowest = self._tables, min(present, default=self._rank)
         mine, theirs = tables.numbers[self._rank], tables.numbers[lowest]
@@ -234,18 +235,18 @@ class Settings:
 
 
 def named(found: Sequence[tuple[str, Any, Any]], lowest: int) -> str:
-    """Differences from learner `lowest`, in words."""
+    """Return the differences from learner `lowest`, in words."""
     parts = [f"{name} {said(mine)} where rank {lowest} has {said(theirs)}" for name, mine, theirs in found]
     return ", ".join(parts[:NAMED_SETTINGS]) + (f", and {len(parts) - NAMED_SETTINGS} more" * (len(parts) > 3))
 
 
 def said(value: Any) -> str:
-    """A setting in words."""
+    """Return a setting in words."""
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _short(value: Any) -> Any:
-    """Of a list of names how many they are, and the first."""
+    """Return of a list of names how many they are, and the first."""
     if not isinstance(value, list | tuple):
         return value
     return f"{len(value)} from {value[0]} on" if value else "none"
@@ -257,7 +258,7 @@ def _pairs(names: Sequence[str], mine: Numbers, theirs: Numbers) -> list[tuple[s
 
 
 def _packed(facts: Mapping[str, Any]) -> bytes:
-    """Text of at most so many bytes; where there is too much, a checksum in the place of the options."""
+    """Return text of at most so many bytes; where there is too much, a checksum in the place of the options."""
     text = zlib.compress(json.dumps(facts, default=str).encode())
     if len(text) <= 8 * (TEXT_WORDS - 1):
         return text

@@ -29,14 +29,14 @@ class ShareTerms:
     drop_last: int
 
     def words(self, name: str) -> str:
-        """One of them, in words."""
+        """Return one of them, in words."""
         value = getattr(self, name)
         return f"{name}={bool(value) if name in ('shuffle', 'drop_last') else value}"
 
 
 @dataclass(frozen=True)
 class ShareTables(View):
-    """Each learner writes the terms of a sampler, and then publishes how many it has."""
+    """Table in which each learner writes the terms of a sampler, and then publishes how many it has."""
 
     PUBLISHED = ("made",)
 
@@ -45,7 +45,7 @@ class ShareTables(View):
 
 
 class Shares:
-    """One learner's part in it.
+    """Part of one learner in it.
 
     Args:
         joined: learners may come later, who have made fewer.
@@ -58,14 +58,15 @@ class Shares:
         publish(tables.made, rank, 0)
 
     def make(self, number: int, terms: ShareTerms) -> None:
-        """This learner makes its sampler `number`, from 1 on."""
+        """Note that this learner makes its sampler `number`, from 1 on."""
         self._tables.terms[self._rank, number % SHARE_SLOTS] = astuple(terms)
         publish(self._tables.made, self._rank, number)
         self._agreed[number] = {self._rank}
         self._agreed.pop(number - SHARE_SLOTS, None)
 
     def check(self, number: int, living: Sequence[int]) -> bool:
-        """Have all of `living` made sampler `number` as this learner has? False: somebody has not made it yet.
+        """Return True if all of `living` have made sampler `number` as this learner has. False: somebody has not made
+        it yet.
 
         Raises:
             UserError: somebody has made it otherwise; names both, and in what.
@@ -80,7 +81,7 @@ class Shares:
         return agreed.issuperset(living)
 
     def check_all(self, living: Sequence[int]) -> None:
-        """In a meeting: the same for all samplers; and warn, once, where learners have made more or fewer.
+        """Check the same in a meeting for all samplers; and warn, once, where learners have made more or fewer.
 
         Raises:
             UserError: as `check`.
@@ -103,7 +104,7 @@ class Shares:
                 )
 
     def _read(self, rank: int, number: int) -> ShareTerms | None:
-        """Terms of another's sampler; None: it is not made yet, or its slot may be used again by now."""
+        """Return the terms of another's sampler; None: it is not made yet, or its slot may be used again by now."""
         made = self._tables.made
         if made[rank] < number:
             return None

@@ -102,7 +102,7 @@ class VotedUpdate:
             return not together.skip and self._update(gradient, False, together.given)
 
     def _numbers_of_all(self, group: Sequence[int], round_: int) -> AbstractContextManager[None]:
-        """Numbers that all of `group` update by a mean that was begun in that round: those of that round."""
+        """Return the numbers that all of `group` update by a mean that was begun in that round: those of that round."""
         lowest = votes.lowest(self._arena, group, round_)
         if lowest is None:
             return nullcontext()

@@ -92,12 +92,12 @@ def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
 
 
 def lowest(arena: Arena, ranks: Sequence[int], round_: int) -> int | None:
-    """The lowest of those who had a gradient; None: nobody had."""
+    """Return the lowest of those who had a gradient; None: nobody had."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     return next((rank for rank in ranks if tables.given[slot, rank].any()), None)
 
 
 def numbers(arena: Arena, rank: int, round_: int) -> Numbers:
-    """Numbers of that learner's optimizers in that round."""
+    """Return the numbers of that learner's optimizers in that round."""
     found: Numbers = arena.view(VoteTables).numbers[round_ % VOTE_SLOTS, rank]
     return found

@@ -146,8 +146,8 @@ def fingerprint(row: Tensor) -> int:
 
 
 def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, Any]]:
-    """Differences of two plain values: dotted keys, each with both. Of two lists the first item that differs; None: one
-    has none there."""
+    """Return the differences of two plain values: dotted keys, each with both. Of two lists the first item that
+    differs; None: one has none there."""
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping):
         keys = {**ours, **theirs}
         return [d for k in keys for d in differing(ours.get(k), theirs.get(k), f"{where}.{k}" if where else str(k))]
@@ -158,5 +158,5 @@ def differing(ours: Any, theirs: Any, where: str = "") -> list[tuple[str, Any, A
 
 
 def differences(ours: Any, theirs: Any) -> list[str]:
-    """Differences of two plain values, in words."""
+    """Return the differences of two plain values, in words."""
     return [f"{where} is {one!r} here and {other!r} there" for where, one, other in differing(ours, theirs)]

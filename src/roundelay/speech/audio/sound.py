@@ -14,9 +14,10 @@ import signal
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, final
 
@@ -139,12 +140,12 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             header = _exactly(process.stdout, _AU_HEADER.size)
             if len(header) < _AU_HEADER.size:
                 process.wait(_PATIENCE)
-                raise Unusable(f"cannot be read as audio by {FFMPEG}{_last_words(said)}")
+                raise Unusable(f"cannot be read as audio by {FFMPEG}{_last_words(said, path)}")
             magic, begin, _, kind, rate, channels = _AU_HEADER.unpack(header)
             if magic != b".snd" or kind != _AU_FLOAT or channels < 1:
                 raise Unusable(f"cannot be read: {FFMPEG} gives something else than samples")
             _exactly(process.stdout, begin - _AU_HEADER.size)
-            blocks = _converted(process, channels, said)
+            blocks = _converted(process, channels, partial(_last_words, said, path))
             yield Sound(rate, channels, None, _finite(blocks))
         finally:
             if process.poll() is None:
@@ -153,7 +154,7 @@ def _decoded(program: str, path: Path) -> Iterator[Sound]:
             process.wait()
 
 
-def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes]) -> Iterator[Samples]:
+def _converted(process: subprocess.Popen[bytes], channels: int, last_words: Callable[[], str]) -> Iterator[Samples]:
     assert process.stdout is not None
     width = 4 * channels
     size = max(1, READ_AT_ONCE // channels) * width
@@ -164,7 +165,7 @@ def _converted(process: subprocess.Popen[bytes], channels: int, said: IO[bytes])
         # Decoders of lossy formats leave the range here and there, as libsndfile's do.
         yield np.frombuffer(whole, ">f4").astype(np.float32).reshape(-1, channels)
     if process.wait(_PATIENCE):
-        raise Unusable(f"is damaged or cut short, says {FFMPEG}{_last_words(said)}; get the file again")
+        raise Unusable(f"is damaged or cut short, says {FFMPEG}{last_words()}; get the file again")
     if not found:
         raise Unusable("holds no samples")
 
@@ -182,7 +183,8 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
     return bytes(data)
 
 
-def _last_words(said: IO[bytes]) -> str:
+def _last_words(said: IO[bytes], path: Path) -> str:
+    """The last line that ffmpeg has said, without the name of the file, which the message begins with."""
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
-    return f" ({lines[-1][:200]})" if lines else ""
+    return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""

@@ -246,7 +246,7 @@ class SessionCoordinator:
         self._leading.came(remote, self._hosts)
 
     def _left(self, remote: RemoteHost) -> int:
-        """A host is lost: its learners are dead, and others draw what they had drawn last."""
+        """Take a host for lost: its learners are dead, and others draw what they had drawn last."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
         self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)

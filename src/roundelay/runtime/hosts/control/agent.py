@@ -20,7 +20,7 @@ from roundelay.runtime.hosts.control.inquiry import PeerState, inquire
 from roundelay.runtime.hosts.control.joining import find_coordinator
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
-from roundelay.runtime.hosts.control.next_place import LedByAnother, place_without_first
+from roundelay.runtime.hosts.control.next_place import LedByAnother, led_by_another
 from roundelay.runtime.hosts.terms import HostTerms, fingerprint
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -75,7 +75,7 @@ def serve(
                 try:
                     host.obey()
                 finally:
-                    then = host.place_without_first()
+                    then = host.led_by_another()
         except _Over as over:
             if str(over):
                 raise UserError(str(over)) from None
@@ -88,7 +88,7 @@ def serve(
                 raise
             if inquire((place.address, place.port), place, terms, {}) is not PeerState.ENDED:  # it may live
                 raise
-            raise LedByAnother(then) from None
+            raise then from None
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
@@ -230,9 +230,9 @@ class _HostAgent:
         self._addresses = [(str(host), int(port)) for host, port in header["addresses"]]
         self._local.peers(self._addresses, header["hosts"])
 
-    def place_without_first(self) -> HostPlace | None:
-        """The place of this host in a run that goes on without the first, if it may."""
-        return place_without_first(self._place, self._host, self._hosts, self._addresses)
+    def led_by_another(self) -> LedByAnother | None:
+        """Return the place of this host in a run that goes on without the first, if it may."""
+        return led_by_another(self._place, self._host, self._hosts, self._addresses)
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)

@@ -254,7 +254,7 @@ class MultiHostRuntime(Runtime):
         self._arena.liveness.mark(remote.ranks, True)
 
     def _left(self, remote: RemoteHost) -> int:
-        """A host is lost: what it was leased is drawn again, what it has counted stays."""
+        """Take a host for lost: what it was leased is drawn again, what it has counted stays."""
         self._past.append(remote)
         if self._leases is None:
             return 0

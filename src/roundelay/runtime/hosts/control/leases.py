@@ -134,14 +134,15 @@ class Leases:
         return self._settled[host]
 
     def give_back(self, host: int) -> int:
-        """All that `host` has drawn and not trained is to be drawn again; how many minibatches these are."""
+        """Let all that `host` has drawn and not trained be drawn again; return how many minibatches these are."""
         with self._lock:
             held = self._held.pop(host, set())
             self._source(host).returned.extend(sorted(held))
             return len(held)
 
     def lose(self, host: int) -> int:
-        """`host` is lost: minibatches of its that others draw again. Where it draws from its own, nobody else does."""
+        """Take `host` for lost; return minibatches of its that others draw again. Where it draws from its own, nobody
+        else does."""
         returned = self.give_back(host)
         return 0 if self._plan.shares else returned
 
@@ -219,10 +220,11 @@ class PrefetchedLeases:
         moment. None: just now a learner is dead that had not finished counting."""
         with self._lock:
             with self._arena.queue_lock:
-                counts = _counted(self._arena, self._here)
-                if counts is None:
-                    return None
-                settled = self._open.difference(queue.untrained(self._arena, self._here))
+                found = _of_one_moment(self._arena, self._here)
+            if found is None:
+                return None
+            counts, untrained = found
+            settled = self._open.difference(untrained)
             self._open -= settled
             return {"settled": sorted(settled), "counts": counts}
 
@@ -245,9 +247,12 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
             table[rank] = np.maximum(before, value) if name == "stalest" else before + value
 
 
-def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
-    """Under the queue lock, which nobody draws without: counts of one moment. Learners may finish a minibatch
-    meanwhile; then it is read again. Counts are compared bit by bit: a loss may be NaN, which equals nothing."""
+def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], list[int]] | None:
+    """Under the queue lock, which nobody draws without: all counts of `ranks`, and what they have not trained.
+
+    Learners may finish a minibatch meanwhile, which must be in both or in neither; then both are read again. Counts are
+    compared bit by bit: a loss may be NaN, which equals nothing.
+    """
     places, counts = list(ranks), arena.counts
 
     def look() -> list[NDArray[Any]]:
@@ -255,7 +260,7 @@ def _counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any] | None:
 
     before = look()
     for _ in range(100):
-        found = counted(arena, ranks)
+        found = counted(arena, ranks), queue.untrained(arena, ranks)
         after = look()
         same = all(one.tobytes() == other.tobytes() for one, other in zip(before, after, strict=True))
         if same and not (after[0] == TRAINED).any():

@@ -8,20 +8,24 @@ from roundelay.runtime.launch.world import HostPlace
 
 
 class LedByAnother(Exception):
-    """The first host has ended, and the run goes on from its last checkpoint without it; this host has this place
-    then."""
+    """The first host has ended, and the run goes on from its last checkpoint without it.
 
-    def __init__(self, place: HostPlace) -> None:
+    Attributes:
+        place: of this host then.
+        former: the ranks so far of all learners that are left, in the order of their new ones.
+    """
+
+    def __init__(self, place: HostPlace, former: Sequence[int]) -> None:
         super().__init__(f"learners {', '.join(map(str, place.ranks))} of {place.learners}")
-        self.place = place
+        self.place, self.former = place, tuple(former)
 
 
-def place_without_first(
+def led_by_another(
     place: HostPlace, own: int, hosts: Sequence[Sequence[int]], addresses: Sequence[Address]
-) -> HostPlace | None:
-    """The place of this host once host 0 has ended: those that are left lead each other in the order in which they
-    were, with ranks that follow each other, and the lowest of them is the first. None: there is none, since nobody has
-    said that another may lead, or this host does not take part.
+) -> LedByAnother | None:
+    """Return the place of this host once host 0 has ended: those that are left lead each other in the order in which
+    they were, with ranks that follow each other, and the lowest of them is the first. None: there is none, since nobody
+    has said that another may lead, or this host does not take part.
 
     Args:
         own: number of this host.
@@ -31,13 +35,13 @@ def place_without_first(
     left = [number for number, address in enumerate(addresses) if address[1] and number]
     if own not in left or not place.peers or place.begin:
         return None
-    before, own_size = (sum(len(hosts[n]) for n in left if n < own), len(hosts[own]))
-    leads = addresses[left[0]]
-    return replace(
+    former, leads = [rank for number in left for rank in hosts[number]], addresses[left[0]]
+    then = replace(
         place,
-        ranks=tuple(range(before, before + own_size)),
-        learners=sum(len(hosts[n]) for n in left),
+        ranks=tuple(map(former.index, hosts[own])),
+        learners=len(former),
         address=leads[0],
         port=leads[1],
         listen=leads if own == left[0] else (place.listen[0], 0),
     )
+    return LedByAnother(then, former)

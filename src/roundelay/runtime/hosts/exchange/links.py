@@ -154,7 +154,7 @@ class LearnerLinks:
         if word == Event.AGAIN.value:
             header, payload = {"n": header["n"]}, ()
         link.send(word, header, payload)
-        reply = link.receive(max(0.0, deadline - time.monotonic()), into=message.into, in_place=True)
+        reply = link.receive(max(0.0, deadline - time.monotonic()), into=message.into)
         if len(reply.payload) != message.expected * (reply.kind == Event.ROW.value):
             raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
         try:

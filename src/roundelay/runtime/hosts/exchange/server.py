@@ -175,7 +175,7 @@ class PeerSession:
         used, cpu_budget = time.thread_time(), self._client.cpu_budget
         try:
             while True:
-                message = link.receive(None, into=self._hold.view, in_place=True)  # a message that breaks is forgotten
+                message = link.receive(None, into=self._hold.view)  # a message that breaks is forgotten
                 reply = self._answer(message)
                 counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
                 traffic.exchanges += counts

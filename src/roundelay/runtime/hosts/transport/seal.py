@@ -15,11 +15,11 @@ _exceptions = Binding("cryptography.exceptions", "hosts")
 _hashes = Binding("cryptography.hazmat.primitives.hashes", "hosts")
 _hkdf = Binding("cryptography.hazmat.primitives.kdf.hkdf", "hosts")
 
-RECORD_BYTES = 1 << 18
+RECORD_BYTES = 1 << 20
 """Of data in one record: few enough to stay in cache between the socket and their place."""
 TAG_BYTES = 16
 KEY_BYTES = 32
-RECORDS_A_KEY = 1 << 20
+RECORDS_A_KEY = 1 << 18
 """256 GiB: so far below what AES-GCM bears under one key that nobody has to count."""
 
 _NONCE_BYTES = 12

@@ -7,10 +7,9 @@ A message is a frame:
     header    a JSON object, UTF-8, at most HEADER_BYTES
     payload   raw, at most the link's `largest`
 The sizes are one record; kind and header follow in records of their own, and so does the payload. No size is believed
-that is not sealed, and memory grows with what has come, not with what is announced. Nothing is written into a buffer of
-the receiver before the tag of its record was verified, unless the receiver says that the buffer is of no worth until
-all of it has come (`in_place`): then records are decrypted where they belong. Nothing is ever unpickled. A record
-without its tag, and a frame that makes no sense, close their connection, and are counted.
+that is not sealed, and memory grows with what has come, not with what is announced. Records are opened where they
+belong in a buffer of the receiver, which is of no worth until all of them have come. Nothing is ever unpickled. A
+record without its tag, and a frame that makes no sense, close their connection, and are counted.
 """
 
 import json
@@ -265,13 +264,13 @@ class Link(Stream):
             filled += len(self._out.seal(data, self._sent[filled:]))
         self.write([self._sent[:filled]])
 
-    def receive(self, timeout: float | None, into: Any = None, in_place: bool = False) -> Message:
-        """The next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go on
-        within `patience` seconds, again and again.
+    def receive(self, timeout: float | None, into: Any = None) -> Message:
+        """Return the next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go
+        on within `patience` seconds, again and again.
 
         Args:
-            into: a buffer for the payload; if it is too small for it, the frame counts as malformed.
-            in_place: what is in `into` is of no worth unless this returns, so it may be written before it is verified.
+            into: a buffer for the payload; if it is too small for it, the frame counts as malformed. What is in it is
+                of no worth unless this returns: it is written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
@@ -279,7 +278,7 @@ class Link(Stream):
         """
         with self.in_use():
             try:
-                return self._receive(timeout, into, in_place)
+                return self._receive(timeout, into)
             except Forged as error:
                 reason = f"what comes from {self.peer} was changed, left out, repeated or put in on its way"
                 self._rejected.count("tampered", reason)
@@ -289,7 +288,7 @@ class Link(Stream):
                 self.close()
                 raise
 
-    def _receive(self, timeout: float | None, into: Any, in_place: bool) -> Message:
+    def _receive(self, timeout: float | None, into: Any) -> Message:
         self.wait(timeout)
         name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
         if not name_size or text_size > HEADER_BYTES or size > self.largest:
@@ -311,13 +310,7 @@ class Link(Stream):
         view = memoryview(into).cast("B")
         if size > len(view):
             raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
-        if in_place:
-            self._open_in_place(view[:size])
-        else:
-            at = 0
-            for piece in self._records(size):
-                view[at : at + len(piece)] = piece
-                at += len(piece)
+        self._open_in_place(view[:size])
         return Message(kind, header, view[:size])
 
     def _open_in_place(self, view: memoryview) -> None:
