@@ -103,7 +103,7 @@ def test_rows_without_masses_cannot_be_weighed() -> None:
 
 @pytest.mark.parametrize("asker", [0, 1])
 def test_between_hosts_it_is_the_same_to_the_bit(asker: int) -> None:
-    """Whichever row travels."""
+    """It does not matter who asks; the row of the lower rank travels."""
     name = "adpsgd weights=progress"
     with hosts([0, 1], name) as (zero, one), hosts([0, 0], name) as (single,):
         for there in ((zero, one), (single, single)):
@@ -291,7 +291,7 @@ def test_the_model_is_the_mean_of_rows_by_their_masses_also_for_another_number_o
 
 @pytest.mark.parametrize("optimizer", ["adam", "nadam"])
 def test_masses_and_numbers_of_optimizers_do_not_meet(optimizer: str) -> None:
-    """Whatever the optimizer keeps, the mass is behind it."""
+    """The mass is behind all that the optimizer keeps."""
     made = cluster("adpsgd weights=progress", 2, optimizer=TorchOptimizer(optimizer))
     with SimRuntime(made) as runtime:
         runtime.segment(plan(10, 2, rate=0.01))

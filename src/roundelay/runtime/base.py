@@ -83,8 +83,8 @@ class Cluster:
 
     @property
     def scalars(self) -> int:
-        """How many numbers a learner has besides its vectors: its optimizer's, and then the mass of its row, if the
-        strategy weighs rows."""
+        """Count of the numbers that a learner has besides its vectors: its optimizer's, and then the mass of its row,
+        if the strategy weighs rows."""
         return len(self.optimizer.scalars) + self.strategy.weighed
 
     @property
