@@ -119,7 +119,7 @@ def character_network(characters: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Problem:
-    """A task and its optimizer: `rates` are tried, `loss` is to be reached, within so many `steps` of a fast learner."""
+    """A task and its optimizer: `rates` are tried, `loss` is to be reached within so many `steps` of a fast learner."""
 
     make: Callable[[int], Learner]
     optimizer: LocalOptimizer

@@ -253,6 +253,15 @@ def test_a_slow_learner_costs_no_more_by_progress_than_with_equal_weights(
     assert losses["progress"] < losses["equal"] * (1.02 if factor < 2 else 1.0)
 
 
+def test_the_mass_of_a_node_is_that_of_the_row_that_holds_its_model() -> None:
+    """The others' rows are copies: one that has to hold the model later begins as one that joins."""
+    with simulated("hadpsgd weights=progress", (1.0, 1.0, 1.0, 1.0), Quadratic(37)) as runtime:
+        runtime.segment(plan(20, 4))
+        first, second, third, fourth = runtime.state().vectors["scalars"][:, -1].tolist()
+    assert min(first, third) > 10
+    assert second == fourth == 1.0
+
+
 def test_the_dead_have_no_mass_and_one_that_comes_back_begins_without() -> None:
     events: dict[str, Any] = {"deaths": (Moment(1, 1.0),), "joins": (Moment(1, 3.05),)}
     with simulated("adpsgd weights=progress", (1.0, 1.0, 1.0), Quadratic(37), **events) as runtime:

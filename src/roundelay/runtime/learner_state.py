@@ -248,6 +248,7 @@ class LearnerState(Me):
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
             self.row.trace.note(Kind.REPLACE, mine=self.row.version)
+            self.row.forget_work()
             for mine, part in zip(self.row.parts, slices(vector), strict=True):
                 mine.copy_(part)
 

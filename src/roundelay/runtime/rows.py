@@ -112,6 +112,11 @@ class Row:
         if self.mass is not None:
             self.mass[0] += 1
 
+    def forget_work(self) -> None:
+        """Under the lock: it becomes a copy of another model, on which its learner has not worked."""
+        if self.mass is not None:
+            self.mass[0] = 0
+
     def fade(self, weight: float, factor: float) -> None:
         """Under the lock: of its mass, what was met in an exchange, `weight`, is multiplied by `factor`. Steps taken
         since count in full, so the order of the two does not matter."""
@@ -161,15 +166,13 @@ class Row:
 
 def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), trace: Trace = NO_TRACE) -> None:
     """Overwrite row `mine`, atomically, by row `theirs`, and each first vector of `memory` by the second; what is
-    remembered of a row changes only with it. Nobody has worked on this copy, so its mass is 0. `trace` takes the note
-    of it."""
+    remembered of a row changes only with it. `trace` takes the note of it."""
     with _locked(mine, theirs):
         trace.note(Kind.JOIN, theirs.rank, mine.version, theirs.version)
         mine.begin()
         for x, y in ((mine.vector, theirs.vector), *memory):
             x.copy_(y)
-        if mine.mass is not None:
-            mine.mass[0] = 0
+        mine.forget_work()
         mine.end()
 
 
