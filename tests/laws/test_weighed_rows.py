@@ -232,7 +232,9 @@ def test_shares_become_those_of_speed_and_the_model_advances_by_the_speeds_they_
             walked[weights], seconds[weights] = float(runtime.consensus()), runtime.now
             shares = runtime.shares()
             assert (shares is None) == (weights == "equal")
-    assert shares == pytest.approx(wanted, abs=0.05)
+    for factor in set(factors):
+        alike = np.array(factors) == factor
+        assert np.array(shares)[alike].sum() == pytest.approx(wanted[alike].sum(), rel=0.3), factor
     pace = {weights: walked[weights] / seconds[weights] / 10 for weights in walked}
     assert pace["equal"] == pytest.approx(speeds.mean(), rel=0.06)
     assert pace["progress"] == pytest.approx(float((wanted * speeds).sum()), rel=0.06)
