@@ -46,8 +46,8 @@ def whole(law: str, strategy: str, steps: int, lr: float = RATE, **options: Any)
     model = network()
     with attached(model, strategy, lr, **options) as session:
         train(session, 0, steps)
-        summary = session.summary()
         session.meet()
+        summary = session.summary()
         rates = [group["lr"] for group in session.optimizer.param_groups]
     report(law=f"{law} {strategy}", rank=session.rank, values=values(model), rates=rates, work=summary["work"])
 

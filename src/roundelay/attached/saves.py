@@ -137,6 +137,7 @@ class SessionSaves:
             "steps": own["steps"],
             "mean_weight": own["mean_weight"],
             "noise": own["noise"],
+            "mass": own.get("mass"),
             "passes": shared.get("passes"),
             "random": list(random),
         }

@@ -9,6 +9,20 @@ import math
 import re
 
 
+def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
+    """Add `overrides`: values that take the place of a recipe's, behind it or behind --set."""
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same as KEY=VALUE without --set",
+    )
+    sub.add_argument("overrides", nargs="*", default=[], help=f"section.key=value, for example {example}")
+
+
 def count(text: str) -> int:
     """A whole number of 1 or more."""
     return _whole(text, 1, "a whole number of 1 or more")
@@ -48,6 +62,22 @@ def counts(text: str) -> str:
     for part in text.split(","):
         _whole(part.strip(), 1, "whole numbers of 1 or more with commas, for example 1,4", whole_text=text)
     return text
+
+
+def positives(text: str) -> list[float]:
+    """Numbers above 0 with commas, as `0.01,0.02`."""
+    values = [_number(part) for part in text.split(",")]
+    if not all(0 < value < math.inf for value in values):
+        raise _refused(text, "numbers above 0 with commas, for example 0.01,0.02")
+    return values
+
+
+def slowdown(text: str) -> float:
+    """A factor above 1; not infinity."""
+    value = _number(text)
+    if not 1 < value < math.inf:
+        raise _refused(text, "a factor above 1, for example 3")
+    return value
 
 
 _STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]+)s?)")

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.algorithms.averaging import weighted_mean
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
@@ -84,17 +85,19 @@ class Cluster:
         return (*self.optimizer.memory, *self.strategy.memory, *self._noise[0])
 
     @property
-    def scalars(self) -> tuple[str, ...]:
-        """Names of the numbers a learner keeps, its optimizer's first; zero at the start and in every checkpoint."""
-        return (*self.optimizer.scalars, *self._noise[1])
-
-    @property
     def _noise(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         return noise_memory(self.rate, self.strategy.largest_factor(self.learners, self.shared_minibatch))
 
     def rate_factor(self, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]) -> RateFactor | None:
         """Return the factor on the learning rate of the learner that has this memory and these scalars; None: 1."""
-        return rate_factor(self.rate, self.strategy, self.shared_minibatch, memory, scalars)
+        begin, number = len(self.optimizer.scalars), len(self._noise[1])
+        return rate_factor(self.rate, self.strategy, self.shared_minibatch, memory, scalars[begin : begin + number])
+
+    @property
+    def scalars(self) -> int:
+        """Count of the numbers that a learner has besides its vectors: its optimizer's, those of the noise of its
+        gradients where its rate goes by it, and then the mass of its row, if the strategy weighs rows."""
+        return len(self.optimizer.scalars) + len(self._noise[1]) + self.strategy.weighed
 
     @property
     def centre(self) -> bool:
@@ -325,7 +328,8 @@ class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
     names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
-    Numbers in float64: `scalars`, (L, n), an optimizer's of each learner; `centre gatherings`, (1, n), of gathering.py.
+    Numbers in float64: `scalars`, (L, n), of each learner (`Cluster.scalars`); `centre gatherings`, (1, n), of
+    gathering.py.
     """
 
     vectors: dict[str, Tensor]
@@ -406,6 +410,11 @@ class Runtime(ABC):
         """The rows of the living holders as they are, (L', P). Not a copy: read it between segments only."""
 
     @abstractmethod
+    def shares(self) -> list[float] | None:
+        """Shares of these rows in the model to evaluate, by their masses, as of the last `rows`; None: the strategy
+        does not weigh rows."""
+
+    @abstractmethod
     def centre(self) -> Tensor:
         """The centre row as it is, (P,), where the strategy has one."""
 
@@ -414,8 +423,12 @@ class Runtime(ABC):
         """Stop all processes, free all memory. Safe to call twice."""
 
     def consensus(self) -> Tensor:
-        """The model to evaluate, (P,): the centre, or the mean of all holders' rows."""
-        return self.centre() if self.cluster.centre else self.rows().mean(0)
+        """The model to evaluate, (P,): the centre, or the mean of all holders' rows, weighted by their masses where the
+        strategy weighs them."""
+        if self.cluster.centre:
+            return self.centre()
+        rows, shares = self.rows(), self.shares()
+        return rows.mean(0) if shares is None else weighted_mean(list(rows), shares)
 
     def consensus_distance(self) -> float:
         """Root mean square, over learners and parameters, of (row - mean of rows)."""

@@ -73,7 +73,7 @@ class LearnerTables:
     Attributes:
         steps: of all learners, (L,).
         counts: of the segment, of all learners.
-        scalars: of this learner's optimizer, and after them those of its rate factor.
+        scalars: of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
     """
 
     steps: NDArray[np.int64]
@@ -97,7 +97,8 @@ def _local_step(
     shapes = vectors.shapes or ((len(vectors.row.vector),),)
     cut = partial(shaped, shapes=shapes) if optimizer.by_parameters else slices
     kept, x = {name: cut(vectors.memory[name]) for name in optimizer.memory}, cut(vectors.row.vector)
-    update = optimizer.attach(x, [{name: kept[name][number] for name in kept} for number in range(len(x))], scalars)
+    own = scalars[: len(optimizer.scalars)]
+    update = optimizer.attach(x, [{name: kept[name][number] for name in kept} for number in range(len(x))], own)
     return StepByParameters(snapshot, update, shapes) if optimizer.by_parameters else ChunkedStep(snapshot, update)
 
 
@@ -137,7 +138,7 @@ class LearnerState(Me):
         self._step: LocalStep = (
             WholeStep(self._snapshot, update)
             if update is not None
-            else _local_step(self._snapshot, vectors, optimizer, tables.scalars[: len(optimizer.scalars)])
+            else _local_step(self._snapshot, vectors, optimizer, tables.scalars)
         )
         self._steps, self.memory, self._deferred = tables.steps, memory, deferred or Deferred()
         self._rate = rate
@@ -237,6 +238,7 @@ class LearnerState(Me):
             row.begin()
         row.trace.note(Kind.STEP, mine=row.version)
         self._step.end()
+        row.worked()
         stale = row.version - gradient.version
         self._snapshot_version = row.version + 1
         row.end()
@@ -259,6 +261,7 @@ class LearnerState(Me):
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
             self.row.trace.note(Kind.REPLACE, mine=self.row.version)
+            self.row.forget_work()
             for mine, part in zip(self.row.parts, slices(vector), strict=True):
                 mine.copy_(part)
 

@@ -61,10 +61,10 @@ def noise_memory(rate: LearnersRate, largest: float) -> tuple[tuple[str, ...], t
 def rate_factor(
     rate: LearnersRate, strategy: Strategy, shared: bool, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]
 ) -> RateFactor | None:
-    """Return the factor of a learner that keeps `memory` and, last of all, these `scalars`; None: it is always 1."""
+    """Return the factor of a learner that keeps `memory`, and for it these `scalars`; None: it is always 1."""
     if rate == "as-is" or (rate == "gain" and EARLIER not in memory):
         return None
-    noise = GradientNoise(scalars[-len(NOISE_SCALARS) :], memory[EARLIER]) if rate == "gain" else None
+    noise = GradientNoise(scalars, memory[EARLIER]) if rate == "gain" else None
     return RateFactor(rate, strategy, shared, noise)
 
 

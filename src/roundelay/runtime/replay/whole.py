@@ -156,7 +156,7 @@ def _initial(cluster: Cluster, learner: Learner) -> ClusterState:
         vectors["centre"] = learner.initial()[None].clone()
         vectors |= {name: torch.zeros(1, learner.parameters) for name in cluster.centre_vectors.values()}
     if cluster.scalars:
-        vectors["scalars"] = torch.zeros(cluster.learners, len(cluster.scalars), dtype=torch.float64)
+        vectors["scalars"] = torch.zeros(cluster.learners, cluster.scalars, dtype=torch.float64)
     counters = {"steps": [0] * cluster.learners, "versions": [0] * (cluster.learners + cluster.centre)}
     return ClusterState(vectors, counters)
 
