@@ -74,8 +74,9 @@ bench-hosts: $(VENV)/.roundelay-bench ## what a slow network costs: two hosts ma
 faults: $(VENV)/.roundelay-dev ## twenty random schedules of faults on hosts made of network namespaces
 	$(BIN)/python benchmarks/faults.py $(ARGS)
 
-docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error
+docs: $(VENV)/.roundelay-docs ## the pages as a site, in site/; a warning is an error, and so is what axe finds in a browser
 	RUN_NOTEBOOKS=true NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python docs/site/look.py site
 
 dist: $(VENV)/.roundelay-dev ## packages for an index, links made absolute (URL=https://HOST/OWNER/roundelay)
 	$(BIN)/python docs/site/publish.py $(URL)

@@ -212,12 +212,12 @@ def main() -> None:
 
 
 def ours(options: argparse.Namespace, minibatches: int) -> None:
-    """The same model, text, hosts and schedule by roundelay.attach; each learner takes its part of the steps."""
+    """Train the same model on as many minibatches of the text, hosts and schedule alike, by roundelay.attach."""
     script = [Path(__file__).with_name("storm_text.py"), "--text", Path(options.text).resolve()]
     chosen = StormOptions(
         "",
         Path(options.out) / "ours",
-        script=(*map(str, script), "--strategy", options.ours, "--steps", f"{minibatches // options.hosts}"),
+        script=(*map(str, script), "--strategy", options.ours, "--steps", f"{minibatches}"),
         hosts=options.hosts,
         every=options.every,
         lasting=options.lasting,

@@ -375,7 +375,8 @@ class Run:
         state, cluster = checkpoint.state, self.job.cluster
         before = len(state.vectors["row"])
         if before != cluster.learners:
-            state = resized(state, cluster.strategy.holders(tuple(range(before))), cluster.learners)
+            holders = cluster.strategy.holders(tuple(range(before)))
+            state = resized(state, holders, cluster.learners, cluster.strategy.weighed)
         self.runtime.load(state)
 
     def _announce(self, found: Found | None) -> None:

@@ -224,7 +224,7 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     state = load_checkpoint(path).state
     strategy = make_strategy(told["training"]["strategy"], told["training"]["options"])
     learners = len(state.vectors["row"])
-    row = resized(state, strategy.holders(tuple(range(learners))), 1).vectors["row"][0]
+    row = resized(state, strategy.holders(tuple(range(learners))), 1, strategy.weighed).vectors["row"][0]
     return _Source(path, _named(row, module, path), _targets_of_run(exp), str(path))
 
 

@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.mean_transports.part import MeansPart
 from roundelay.runtime.hosts.transport.wire import Link, Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
-from support.clusters import MINIBATCH, plan
+from support.clusters import MINIBATCH, keeps_sum, plan
 from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
 
@@ -181,6 +181,7 @@ def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatc
         ("asgd", {}, False),
         ("async-diloco period=2", {}, False),
         ("bmuf period=3 quorum=2", {}, False),
+        ("adpsgd weights=progress", {}, False),
         ("hadpsgd node_size=2", {}, False),
         ("hadpsgd node_size=2", {}, True),
     ],
@@ -207,7 +208,7 @@ def test_asynchronous_strategies_exchange_across_hosts_and_keep_the_sum(
     exchanges = outcome.counts.exchanges
     assert exchanges[2].sum() > 0, "the second host has asked the first"
     assert runtime.cluster.centre or exchanges[:2, 2].sum() > 0, "and the first the second"
-    if runtime.cluster.strategy.traits.conserves:
+    if keeps_sum(runtime.cluster.strategy):
         torch.testing.assert_close(after, sum_, rtol=1e-4, atol=1e-4)
     assert float((rows - rows.mean(0)).square().sum()) < float((start - start.mean(0)).square().sum())
     sent = {(traffic.host, traffic.peer): traffic.sent_bytes for traffic in outcome.traffic}

@@ -127,11 +127,13 @@ def test_pronunciations_that_are_guessed_are_shown(packed: Path, capsys: pytest.
     assert load_model(Path("model")).lexicon.pronunciations["TES"] == (("T", "EH", "S"),)
 
 
-def test_words_in_another_case_with_punctuation(packed: Path) -> None:
+def test_words_in_another_case_with_punctuation(packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are written as the model's, and that is said."""
     mine = record(Path("mine"), sentences(14, 4), 4, pitch=1.0)
     for path in mine.glob("*.txt"):
         path.write_text(path.read_text().strip().capitalize() + ".\n")
     assert main(["finetune", str(packed), "--data", "mine", "--out", "model", "--epochs", "1"]) == 0
+    assert "transcripts were written in the model's words: 14 x punctuation removed" in told(capsys)
     assert load_model(Path("model")).lexicon.words == load_model(packed).lexicon.words
 
 

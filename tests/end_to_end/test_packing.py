@@ -1,32 +1,44 @@
 """Packed models: a folder that is moved away from everything else recognises as the runs did that it was made of."""
 
+import functools
+import json
+import math
+import multiprocessing
+import os
 import re
 import shutil
-from collections.abc import Sequence
+import signal
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import safetensors.torch
+import torch
 
 from roundelay.cli import main
+from roundelay.core.checksums import file_checksum, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.records import Evaluation, Results, of_kind, read_events
 from roundelay.packed import decoded
 from roundelay.packed.folder import write_packed
-from roundelay.packed.hearing import ENOUGH_FRAMES
+from roundelay.packed.hearing import ENOUGH_FRAMES, PieceFeatures
 from roundelay.packed.model import Model, Transcript, load_model
 from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.data.manifest import Utterance
+from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
 from roundelay.speech.decode.lm.ngram import restrict
 from roundelay.speech.decode.parallel import Decoders
 from roundelay.speech.prepared import Corpus, load_corpus
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.formats.trn import read_trn, trn_name
+from roundelay.speech.trained import MODEL, MODEL_META
 from support.beeps import write_beeps
 from support.corpora import write_lines
 
@@ -327,6 +339,100 @@ def test_a_damaged_network_is_named(model: Model) -> None:
     load_model(model.folder)
 
 
+def checked_anew(folder: Path) -> None:
+    """Write all checksums of a packed model again, as somebody would who meant harm."""
+    for path in folder.glob("acoustic-*"):
+        write_checked(path / MODEL_META, json.loads((path / MODEL_META).read_text()), [MODEL])
+    graph = json.loads((folder / GRAPH_FILE).read_text())
+    write_checked(folder / GRAPH_FILE, graph, [FST_FILE, WORDS_FILE, PHONES_FILE])
+    told = json.loads((folder / PACKED).read_text())
+    told["below"] = {name: file_checksum(folder / name) for name in told["below"]}
+    beside = [path.name for path in folder.iterdir() if path.is_file() and path.name != PACKED]
+    write_checked(folder / PACKED, told, beside)
+
+
+def changed(path: Path, keys: str, value: Any) -> None:
+    """Change one value of a JSON file, named by the keys that lead to it."""
+    told = json.loads(path.read_text())
+    *way, last = keys.split(".")
+    here = functools.reduce(lambda inside, key: inside[int(key) if key.isdigit() else key], way, told)
+    here[last] = value(here[last]) if callable(value) else value
+    path.write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        ("sampling_rate", 7, "sampling_rate is 7: expected 1000 to 192000"),
+        ("networks.0.weight", -1, "weight is -1"),
+        ("networks.0.weight", math.nan, r"networks\[0\]\.weight is None: expected a number"),
+        ("networks.0.usual_std", lambda some: [-1.0, *some[1:]], "usual_std is -1"),
+        ("networks.0.usual_mean", lambda some: some[1:], r"features, and packed\.json means of others"),
+        ("networks.0.features.parts.0.fbank.num_bins", 100_000, "num_bins is 100000"),
+        ("networks.0.features.parts.0.fbank.frame_shift_ms", 0, "frame_shift_ms is 0"),
+        ("search.scale", 0, "scale is 0"),
+        ("search.beam", 1e9, "beam is 1e[+]09"),
+        ("search.max_active", 1, "max_active is 1"),
+        ("search.silence_probability", 1, "silence_probability is 1"),
+        ("version", 99, "a packed model of format 99"),
+    ],
+)
+def test_settings_that_no_packing_writes(model: Model, keys: str, value: Any, message: str) -> None:
+    """Refused by name, though all checksums fit."""
+    checked_anew(model.folder)
+    load_model(model.folder)
+    changed(model.folder / PACKED, keys, value)
+    checked_anew(model.folder)
+    with pytest.raises(UserError, match=message):
+        load_model(model.folder)
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        ("model.layers", 10**9, "layers is 1000000000, more than its tensors have"),
+        ("model.width", 10**9, "width is 1000000000, more than its tensors have"),
+        ("states", lambda states: states + 1, "not the model model.json describes"),
+        ("parts.0.width", lambda width: 2 * width, "not the model model.json describes"),
+    ],
+)
+def test_a_network_larger_than_its_tensors(model: Model, keys: str, value: Any, message: str) -> None:
+    """Refused before there is room made for it."""
+    changed(model.folder / "acoustic-1" / MODEL_META, keys, value)
+    checked_anew(model.folder)
+    with pytest.raises(UserError, match=message):
+        load_model(model.folder)
+
+
+@pytest.mark.parametrize("prior", [lambda prior: prior[1:], lambda prior: prior * math.nan])
+def test_a_network_of_another_graph(model: Model, prior: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    path = model.folder / "acoustic-1" / MODEL
+    tensors = safetensors.torch.load(path.read_bytes())
+    path.write_bytes(safetensors.torch.save({**tensors, "prior": prior(tensors["prior"]).clone()}))
+    checked_anew(model.folder)
+    with pytest.raises(UserError, match="acoustic-1: its scores are not those of the graph"):
+        load_model(model.folder)
+
+
+@pytest.mark.parametrize("character", ["\x1b[2J", "\x07", "\u202e"])
+def test_words_that_a_terminal_would_obey(model: Model, character: str) -> None:
+    path = model.folder / WORDS_FILE
+    lines = path.read_text().splitlines()
+    word, number = lines[3].split()
+    lines[3] = f"{word}{character} {number}"
+    path.write_text("\n".join(lines) + "\n")
+    checked_anew(model.folder)
+    with pytest.raises(UserError, match=r"words\.txt:\d+: '.*' has control characters"):
+        load_model(model.folder)
+
+
+def test_a_card_that_is_none(model: Model) -> None:
+    (model.folder / "card.json").write_text("[]")
+    checked_anew(model.folder)
+    with pytest.raises(UserError, match=r"card\.json: not an object of JSON"):
+        load_model(model.folder)
+
+
 def test_what_is_no_packed_model(home: Path, model: Model) -> None:
     with pytest.raises(UserError, match=f"roundelay pack {home / 'one'} --out MODEL"):
         load_model(home / "one")
@@ -403,6 +509,25 @@ def test_speech_without_words_and_speakers(model: Model, tmp_path: Path, capsys:
     (source / "test/text").write_text("test0-000 YES\n")
     assert main(evaluate) == 2
     assert "9 of 10 utterances have no words" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_signal_ends_evaluate_and_its_processes(
+    model: Model, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes while they recognise; as that of `timeout`, it would otherwise leave them and their semaphores."""
+    features = Model.features
+
+    def signalled(self: Model, samples: Float32) -> PieceFeatures:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return features(self, samples)
+
+    monkeypatch.setattr(Model, "features", signalled)
+    command = ["evaluate", "model", "--data", str(folder / "data"), "--split", "test", "--workers", "2"]
+    assert main(command) == 128 + signal.SIGTERM
+    assert "ended by SIGTERM; nothing is kept without --out" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, "--out", "words"]) == 128 + signal.SIGTERM
+    assert "splits that were finished are in words" in " ".join(capsys.readouterr().err.split())
+    assert multiprocessing.active_children() == []
 
 
 def test_data_that_cannot_be_evaluated(model: Model, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
+from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
 
 ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
 
@@ -134,9 +134,7 @@ class SlopeTask(Task):
 
 # Whose sum moves by every learner's gradient once: in a node of hadpsgd one row stands for all, and delayed-gradient
 # takes a gradient at the rate of the round it is applied in.
-SUMMING = [
-    name for name in EVERY if make_strategy(name).traits.conserves and name not in ("hadpsgd", "delayed-gradient")
-]
+SUMMING = [name for name in EVERY if keeps_sum(make_strategy(name)) and name not in ("hadpsgd", "delayed-gradient")]
 
 
 def trained(runtime: Runtime, learners: int, warmup: Warmup, rounds: int, cut: int) -> Tensor:

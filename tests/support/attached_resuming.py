@@ -23,7 +23,7 @@ EXAMPLES, BATCH, BEFORE = 22, 3, 2
 SYNCHRONOUS = [name for name, strategy in STRATEGIES.items() if strategy.traits.synchronous and name != "sgd"]
 SOME = ("ssgd", "bmuf", "easgd-sync", "delayed-gradient")
 """Of them, where vectors are in several places: on several hosts, or on devices."""
-OTHERS = ("bmuf", "easgd-sync", "adpsgd")
+OTHERS = ("bmuf", "easgd-sync", "adpsgd", "adpsgd,weights=progress")
 
 
 def job() -> str:

@@ -146,11 +146,14 @@ class Page:
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         self.ask("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
 
-    def problems(self, axe: str) -> list[str]:
-        """Violations that axe finds: the rule, the element, and what to do."""
+    def problems(self, axe: str, impacts: Sequence[str] = ()) -> list[str]:
+        """Return violations that axe finds, of these impacts or of all: the rule, the element, and what to do."""
         found = self.run(f"{axe}; axe.run({{ resultTypes: ['violations'] }}).then((r) => r.violations)")
         return [
-            f"{rule['id']}: {node['target'][0]}: {node['failureSummary']}" for rule in found for node in rule["nodes"]
+            f"{rule['id']}: {node['target'][0]}: {node['failureSummary']}"
+            for rule in found
+            if not impacts or rule["impact"] in impacts
+            for node in rule["nodes"]
         ]
 
     def errors(self) -> list[Any]:

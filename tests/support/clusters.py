@@ -20,6 +20,11 @@ def make_strategy(text: str) -> Strategy:
     return make(name, {key: yaml.safe_load(value) for key, value in (option.split("=") for option in options)})
 
 
+def keeps_sum(strategy: Strategy) -> bool:
+    """Does the plain sum of all rows stay at learning rate 0? Masses, by which rows may be weighed, grow with steps."""
+    return strategy.traits.conserves and not strategy.weighed
+
+
 ONE = ("sgd",)
 MANY = (
     "ssgd",
@@ -52,8 +57,10 @@ MANY = (
     "adpsgd:fixed-ring",
     "adpsgd:random",
     "adpsgd:exponential",
+    "adpsgd:random-ring weights=progress",
     "hadpsgd",
     "hadpsgd:fixed-ring node_size=1",
+    "hadpsgd weights=progress",
     "divshare fragments=3",
     "a2cid2 mixing_rate=0.3 pull=0.8",
 )

@@ -52,8 +52,9 @@ class Host:
         self.number, self.homes = number, homes
         self.here = tuple(rank for rank, home in enumerate(homes) if home == number)
         self.cluster = cluster(name, len(homes), Quadratic(parameters=parameters), **optimizer)
-        beside = self.cluster.strategy.centre_memory
-        self.layout = Layout(len(homes), parameters, self.cluster.memory, self.cluster.centre, centre_memory=beside)
+        strategy, centre = self.cluster.strategy, self.cluster.centre
+        about: dict[str, Any] = {"centre_memory": strategy.centre_memory, "weighed": strategy.weighed}
+        self.layout = Layout(len(homes), parameters, self.cluster.memory, centre, **about)
         descriptor = create_file(self.layout)
         self.path = f"/proc/{os.getpid()}/fd/{descriptor}"
         self.arena = Arena(descriptor, self.layout, Patience(NONE, PATIENCE))

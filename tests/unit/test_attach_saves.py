@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import roundelay
 from roundelay.attached.data_position import from_runs, runs
+from roundelay.attached.resuming import _weights
 from roundelay.attached.save_files import saves
 from roundelay.attached.trees import from_plain, to_plain
 from roundelay.core.errors import UserError
@@ -66,6 +67,27 @@ def test_a_directory_keeps_the_last_two_saves_and_a_command_goes_on_by_itself(tm
     assert saves(tmp_path / "saved") == [5, 4]
     with pytest.raises(UserError, match="holds saves of another training: attach with resume="):
         trained(tmp_path / "saved", 1)
+
+
+def test_the_mass_of_a_row_goes_on_where_it_was(tmp_path: Path) -> None:
+    for before, steps in ((0, 3), (3, 2)):
+        model = nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with roundelay.attach(model, optimizer, "adpsgd,weights=progress", resume=tmp_path) as session:
+            row = session._learner.me.row
+            assert row.weight == before
+            for _ in range(steps):
+                torch.autograd.backward(model(torch.ones(1, 2)).sum())
+                session.step()
+            session.save(tmp_path)
+            assert row.weight == before + steps
+
+
+def test_rows_of_a_save_weigh_as_much_as_their_masses() -> None:
+    metas = [{"rank": rank, "mass": mass} for rank, mass in enumerate((2.0, 6.0, 1.0))]
+    assert _weights(metas, [0, 1]) == {0: 2.0, 1: 6.0}
+    none: list[dict[str, Any]] = [{"rank": 0, "mass": None}, {"rank": 1}]
+    assert _weights(none, [0, 1]) == {0: 1.0, 1: 1.0}
 
 
 @pytest.mark.parametrize(

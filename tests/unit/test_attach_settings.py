@@ -1,6 +1,7 @@
 """Settings and samplers as learners compare them, and the alarms of a learner that is alone."""
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,11 @@ def test_numbers_have_names_learning_rates_first_and_are_others_for_a_while() ->
     assert (float(first["lr"]), second["betas"], first["k"], second["k"]) == (0.5, (0.5, 0.75), 4, 7)
     assert isinstance(first["lr"], torch.Tensor)
     assert type(second["k"]) is int
+    del optimizer.param_groups[1]  # as when a part is trained no more
+    with numbers.under(others):
+        assert float(first["lr"]) == 0.125
+    values = numbers.read()
+    assert [math.isnan(values[named[name]]) for name in ("lr of group 0", "lr of group 1")] == [False, True]
 
 
 def test_settings_leave_out_how_an_update_is_computed() -> None:

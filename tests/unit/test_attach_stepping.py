@@ -436,6 +436,36 @@ def test_an_optimizer_may_have_no_learning_rate_unless_the_strategy_divides_by_i
         assert plainly(model, [optimizer]) == plain_losses
 
 
+def test_modules_of_torchscript_are_refused_and_values_given_by_functional_call_need_their_step_begun() -> None:
+    model = network()
+    with warnings.catch_warnings(action="ignore"):  # it is deprecated
+        model[0] = torch.jit.trace(model[0], torch.zeros(1, 4))  # type: ignore[no-untyped-call]
+    with pytest.raises(UserError, match=r"0 is of TorchScript .*attach the module that it was made from"):
+        roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, _ = next(batches())
+
+    def gradients() -> dict[str, Tensor]:
+        values = {name: p.detach() for name, p in model.named_parameters()}
+        found: dict[str, Tensor] = torch.func.grad(
+            lambda values: torch.func.functional_call(model, values, x).square().mean()
+        )(values)
+        return found
+
+    with roundelay.attach(model, optimizer) as session:
+        session.begin_step()
+        found = gradients()
+        for name, p in model.named_parameters():
+            p.grad = found[name]
+        before = [p.detach().clone() for p in model.parameters()]
+        optimizer.step()
+        for (name, p), was in zip(model.named_parameters(), before, strict=True):
+            torch.testing.assert_close(p, was - 0.1 * found[name])
+        with pytest.raises(UserError, match=r"functional_call with other values call session.begin_step\(\) before"):
+            gradients()
+
+
 def test_parameters_without_a_shape_are_refused_until_they_have_one() -> None:
     model = nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

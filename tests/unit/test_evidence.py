@@ -36,7 +36,7 @@ def found(first: int, end: int, column: int) -> FoundWord:
 def test_measures_are_means_of_a_word_and_of_those_around_it() -> None:
     """Words less than half a second apart are judged together, each frame counting the same."""
     posteriors = np.log(np.tile(np.array([0.5, 0.25, 0.125], np.float32), (200, 1)))
-    likeness = np.where(np.arange(200) < 100, -10.0, -40.0).astype(np.float32)
+    likeness = np.where(np.arange(200) < 100, -10.0, -40.0)
     words = [found(0, 10, 0), found(20, 40, 1), found(120, 130, 2)]
     half = np.log(0.5)
     together = (10 * half + 20 * 2 * half) / 30
@@ -105,6 +105,14 @@ def test_a_mixture_knows_what_it_was_made_of() -> None:
     assert outside < inside - 10
 
 
+def test_frames_are_like_speech_where_they_are_not_like_noise() -> None:
+    """Each frame says so much at most; without a mixture of noise, as earlier versions packed, it is the likelihood."""
+    noise_there = replace(EVIDENCE, noise=Likeness((1.0,), ((8.0, 0.0),), ((1.0, 1.0),)))
+    frames = np.array([[0, 0], [4, 0], [8, 0], [4, 90], [3.9, 0]], np.float32)
+    np.testing.assert_allclose(noise_there.likenesses(frames), [20, 0, -20, 0, 0.8], atol=1e-4)
+    np.testing.assert_allclose(EVIDENCE.likenesses(frames[:3]), -np.log(2 * np.pi) - np.array([0, 8, 32]), atol=1e-4)
+
+
 def test_loudness_does_not_matter_to_cepstra() -> None:
     bands = stream(0, "bands").normal(size=(50, 26)).astype(np.float32)
     np.testing.assert_allclose(cepstra(bands), cepstra(bands + 5), atol=1e-3)
@@ -130,11 +138,14 @@ def test_logistic_regression() -> None:
 
 def test_evidence_is_read_as_it_was_written() -> None:
     assert build(Evidence, plain(EVIDENCE), "evidence.json") == EVIDENCE
+    against = replace(EVIDENCE, noise=ONE)
+    assert build(Evidence, plain(against), "evidence.json") == against
     for broken in (
         {"weights": [1.0]},
         {"least": float("nan")},
         {"likeness": {"weights": [1.0], "means": [[0.0]], "variances": [[1.0, 1.0]]}},
         {"likeness": {"weights": [1.0], "means": [[0.0, 0.0]], "variances": [[1.0, 0.0]]}},
+        {"noise": {"weights": [1.0], "means": [[0.0]], "variances": [[1.0]]}},
     ):
         with pytest.raises(UserError):
             build(Evidence, {**plain(EVIDENCE), **broken}, "evidence.json")

@@ -131,11 +131,15 @@ def test_the_names_of_both_sides_are_shown(tmp_path: Path) -> None:
 
 def test_words_of_other_speech_are_remarked_on(tmp_path: Path) -> None:
     (tmp_path / "talk.txt").write_text("go to the shop\n" * 10)
-    assert scored(tmp_path / "talk.txt", {"t": "GO TO THE SHOP " * 9})[1] == ""
-    assert "has 40 words for t, where 2 were recognised" in scored(tmp_path / "talk.txt", {"t": "GO TO"})[1]
+    assert scored(tmp_path / "talk.txt", {"t": "GO TO THE SHOP " * 9})[1] == []
+    assert "has 40 words for t, where 2 were recognised" in scored(tmp_path / "talk.txt", {"t": "GO TO"})[1][0]
 
 
 def test_references_are_written_as_those_of_the_model(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a Go, <cough> to\n")
     clean = Cleaner(Lexicon({"go": (("G",),), "to": (("T",),)}))
     assert references(tmp_path / "text", ["a"], clean) == {"a": ["GO", "TO"]}
+    (said,) = scored(tmp_path / "text", {"a": "go to"}, clean)[1]
+    assert said.startswith(f"{tmp_path / 'text'}: transcripts were written in the model's words: 1 x marks of noises")
+    (tmp_path / "text").write_text("a go to\n")
+    assert scored(tmp_path / "text", {"a": "go to"}, clean)[1] == []

@@ -3,16 +3,21 @@
 import io
 import json
 import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import soundfile
 
+from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.transcription.serving import endpoint
 from roundelay.transcription.serving.endpoint import ABOUT_MODEL, ENDPOINT, MODELS
 from roundelay.transcription.serving.limits import Limits
+from roundelay.transcription.serving.replies import REPLIES
+from roundelay.transcription.transcript import ChannelTranscript, Segment
 from support.asking import Server, message
 from support.recogniser import tones
 from support.served import served
@@ -47,6 +52,19 @@ def test_every_format_that_clients_know(server: Server) -> None:
     assert body.startswith(b"WEBVTT\n")
 
 
+@pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="ffmpeg is not installed")
+def test_a_recording_that_ffmpeg_reads(server: Server, tmp_path: Path) -> None:
+    """As browsers and telephones send them; a broken one is refused without a path in the message."""
+    (tmp_path / "a.wav").write_bytes(wav(["LOW", "TOP"]))
+    for name in ("a.m4a", "a.webm"):
+        subprocess.run(["ffmpeg", "-v", "error", "-i", tmp_path / "a.wav", tmp_path / name], check=True, timeout=60)
+        sound = (tmp_path / name).read_bytes()
+        assert json.loads(server.post(sound)[2]) == {"text": "LOW TOP"}
+        status, told = message(server.post(sound[:40] + bytes(len(sound) - 40)))
+        assert (status, "cannot be read" in told or "damaged" in told) == (400, True), told
+        assert "/" not in told
+
+
 def test_verbose_json(server: Server) -> None:
     found = json.loads(server.post(wav(["LOW", "TOP"]), response_format="verbose_json")[2])
     assert (found["task"], found["text"]) == ("transcribe", "LOW TOP")
@@ -56,6 +74,13 @@ def test_verbose_json(server: Server) -> None:
     (segment,) = found["segments"]
     assert segment["text"] == "LOW TOP"
     assert segment["avg_logprob"] == pytest.approx(-0.693, abs=1e-3)
+
+
+def test_a_segment_without_confidences_tells_none() -> None:
+    """0 would say that all its words are certain."""
+    segment = Segment(0.0, 1.0, (TimedWord("LOW", 0.0, 0.5), TimedWord("TOP", 0.5, 0.5)))
+    reply = REPLIES["verbose_json"](ChannelTranscript("a", "a.wav", 1, 1.0, (segment,)))
+    assert json.loads(reply.body)["segments"][0]["avg_logprob"] is None
 
 
 def test_models_and_page(server: Server) -> None:

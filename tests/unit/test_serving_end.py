@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from roundelay.transcription.serving import serve as module
 from roundelay.transcription.serving.endpoint import LIVE, Endpoint
 from roundelay.transcription.serving.recognisers import Recognisers
 from roundelay.transcription.serving.serve import ENDING_SIGNALS, listening, serve
-from support.held import RATE, alive, asked, begun, form, held_worker
+from support.held import RATE, alive, asked, begun, form
 from support.recogniser import tones
-from support.served import recognising
 from support.until import until
 from support.websocket import BYTES, speaking
 
@@ -37,17 +35,6 @@ def _handlers() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("held")
-
-
-@pytest.fixture(scope="module")
-def recognisers(folder: Path) -> Iterator[Recognisers]:
-    with recognising(partial(held_worker, folder)) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

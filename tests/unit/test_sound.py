@@ -49,6 +49,25 @@ def test_lossy_kinds(tmp_path: Path, extension: str, stereo: npt.NDArray[np.floa
     assert max(np.corrcoef(read[s : s + 6000, 0], stereo[:6000, 0])[0, 1] for s in range(max(1, lag + 1))) > 0.9
 
 
+@pytest.mark.parametrize(("broken", "lost"), [("cut", True), ("gap", True), ("tail", False)])
+def test_part_of_an_mp3(tmp_path: Path, capfd: pytest.CaptureFixture[str], broken: str, lost: bool) -> None:
+    """Its decoder prints nothing; what cannot be read is said of the sound."""
+    path = tmp_path / "a.mp3"
+    soundfile.write(path, speechlike(6, 16000), 16000)
+    data = path.read_bytes()
+    half = len(data) // 2
+    whole = {"cut": data[:half], "gap": data[:half] + bytes(700) + data[half + 700 :], "tail": data + 90 * b"no sound "}
+    path.write_bytes(whole[broken])
+    with open_sound(path) as opened:
+        count = sum(map(len, opened.blocks))
+        assert opened.samples is not None
+    assert capfd.readouterr().err == ""
+    seconds = (opened.samples - count) / 16000
+    said = [f"damaged or cut short: about {seconds:.1f} s of it cannot be read; get the file again"]
+    assert (seconds > 0.1) == lost
+    assert opened.remarks == said * lost
+
+
 def test_blocks_are_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stereo: npt.NDArray[np.float32]) -> None:
     monkeypatch.setattr(sound, "READ_AT_ONCE", 1000)
     soundfile.write(tmp_path / "a.wav", stereo, RATE, subtype="PCM_16")

@@ -1,6 +1,9 @@
 """Recordings become transcripts: every word of every channel once, at its time, whatever is read and cut on the way."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +13,11 @@ from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay.speech.audio.activity import Cutting
 from roundelay.transcription.inputs import Recording, recordings
+from roundelay.transcription.live import Latencies
 from roundelay.transcription.stretches import Stretches
 from roundelay.transcription.transcribing import Finished, Options, Transcriber, total_seconds
-from support.recogniser import SECONDS, TONES, ToneRecogniser, heard, places, tones
+from roundelay.transcription.transcript import UNSURE
+from support.recogniser import SECONDS, TONES, Heard, ToneRecogniser, heard, places, tones
 
 RATE = 8000
 
@@ -57,6 +62,42 @@ def test_steady_noise_is_not_recognised(tmp_path: Path, seconds: float, loud: fl
     assert model.asked == []
     assert [(t.text, t.segments) for t in found.transcripts] == [("", ())]
     assert "nothing was said" in found.note
+
+
+class Unsure(ToneRecogniser):
+    """Gives words no confidences."""
+
+    def recognise_many(self, *given: Any, **how: Any) -> Iterator[tuple[str, list[Heard]]]:
+        for name, found in super().recognise_many(*given, **how):
+            yield name, [Heard(tuple(replace(word, confidence=None) for word in one.timed)) for one in found]
+
+
+def test_notes_say_what_is_amiss_with_a_recording(tmp_path: Path) -> None:
+    """Each names its file; where nothing is amiss, there is none."""
+    signal = tones(["LOW", "MIDDLE"], RATE)
+    soundfile.write(tmp_path / "well.wav", signal, RATE)
+    soundfile.write(tmp_path / "narrow.wav", tones(["LOW", "MIDDLE"], RATE // 2), RATE // 2)
+    soundfile.write(tmp_path / "cut.mp3", tones(["LOW"] * 4, RATE), RATE)
+    (tmp_path / "cut.mp3").write_bytes((tmp_path / "cut.mp3").read_bytes()[:10_000])
+    names = ("well.wav", "narrow.wav", "cut.mp3")
+    found, _ = run([Recording(name, tmp_path / name, name) for name in names])
+    notes = {one.recording.name: one.note for one in found}
+    assert notes["well.wav"] == ""
+    assert notes["narrow.wav"].startswith("narrow.wav: recorded at 4,000 Hz, where the model hears 8,000: nothing lies")
+    assert notes["cut.mp3"].startswith("cut.mp3: damaged or cut short: about ")
+    assert all(one.text for one in found)
+    (doubtful,) = Transcriber(Unsure(), DEFAULT).run([Recording("a", tmp_path / "well.wav", "a")])
+    assert doubtful.note == f"a: {len(signal) / RATE:.1f} s of it {UNSURE}"
+
+
+def test_a_stream_says_what_it_could_not_tell() -> None:
+    assert Latencies().report() == ["nothing was said."]
+    sure = Latencies(final=[0.4, 0.6], computing_final=[0.1, 0.1])
+    assert sure.report() == [
+        "2 utterances; words were final 0.50 s of audio after they were said, at most 0.60 s",
+        "computing them took 0.100 s, at most 0.100 s",
+    ]
+    assert replace(sure, unsure=1).report() == [*sure.report(), f"1 utterance {UNSURE}"]
 
 
 def test_a_short_recording_is_heard_as_it_is(tmp_path: Path) -> None:

@@ -41,6 +41,23 @@ def pair_average_(mine: Tensor, theirs: Tensor) -> None:
     theirs.copy_(mine)
 
 
+def share_average_(mine: Tensor, theirs: Tensor, share: float) -> None:
+    """Both become share * mine + (1 - share) * theirs, in place.
+
+    With share m_i / (m_i + m_j) it keeps m_i x_i + m_j x_j of rows with masses m_i and m_j (to rounding), as
+    `pair_average_`, which it is with share 1/2, keeps their sum.
+    """
+    mine.lerp_(theirs, 1 - share)
+    theirs.copy_(mine)
+
+
+def shares_of(masses: Sequence[float]) -> list[float]:
+    """Each mass over their sum; equal shares where all are 0."""
+    weights = some_weight([float(mass) for mass in masses])
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
 def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
     """out <- sum_i w_i v_i / sum_i w_i, all (C,).
 

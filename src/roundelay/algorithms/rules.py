@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.algorithms.continuous_momentum import Meeting
 from roundelay.algorithms.delayed_nesterov import OuterReport
 from roundelay.algorithms.elastic import Pull, set_centre_
@@ -31,8 +31,8 @@ RULES: dict[str, Callable[..., Any]] = {}
 """Functions, and dataclasses that make one of their numbers."""
 REPORTS: dict[str, bool] = {}
 """Names of reports; True: they leave row and private vector as copies of the centre."""
-_USES: set[tuple[Callable[..., Any], tuple[str, ...], int, bool]] = set()
-"""Rules, names of their numbers, private vectors, and whether there is an age: those that are known to fit."""
+_USES: set[tuple[Callable[..., Any], tuple[str, ...], int, bool, bool]] = set()
+"""Rules, names of their numbers, private vectors, and whether there are an age and a share: those known to fit."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def register(rule: Callable[..., Any], report: bool = False, returns: bool = Tru
         REPORTS[rule.__qualname__] = returns
 
 
-for _rule in (pair_average_, set_centre_, Pull, Meeting):
+for _rule in (pair_average_, share_average_, set_centre_, Pull, Meeting):
     register(_rule)
 for _report in (Report, GatheredReport, OuterReport):
     register(_report, report=True)
@@ -96,11 +96,12 @@ def describe(rule: Rule) -> dict[str, Any]:
     return {"name": name, "numbers": numbers}
 
 
-def find(description: Any, private: int, aged: bool, strategy: Any = None) -> Rule:
+def find(description: Any, private: int, aged: bool, strategy: Any = None, weighed: bool = False) -> Rule:
     """The inverse of `describe`, for a rule that is given so many vectors besides the two rows, and an age or not.
 
     Args:
         strategy: of the run, for its own rules.
+        weighed: the rule is given a share.
 
     Raises:
         ValueError: there is none.
@@ -118,9 +119,10 @@ def find(description: Any, private: int, aged: bool, strategy: Any = None) -> Ru
         own["strategy"] = strategy
     try:
         rule: Rule = made(**own, **numbers) if isinstance(made, type) else partial(made, **numbers) if numbers else made
-        use = made, tuple(numbers), private, aged
+        use = made, tuple(numbers), private, aged, weighed
         if use not in _USES:
-            inspect.signature(rule).bind(*[None] * (2 + private), **({"age": 0} if aged else {}))
+            told = {**({"age": 0} if aged else {}), **({"share": 0.5} if weighed else {})}
+            inspect.signature(rule).bind(*[None] * (2 + private), **told)
             _USES.add(use)  # a look at a signature takes longer than the rest of a small exchange
     except TypeError as error:
         raise ValueError(f"{name} is not to be used like this") from error

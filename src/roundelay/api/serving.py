@@ -34,7 +34,7 @@ def serve(
         max_megabytes: of a recording, as a file.
         max_minutes: of a recording, played. It may be recognised for a minute, and ten seconds more for each of these.
         ready: told the address of the page.
-        remark: told what is waited for at the end.
+        remark: told what the model cannot do, and what is waited for at the end.
 
     Raises:
         UserError: no such model; the address cannot be listened on.
@@ -65,6 +65,8 @@ def serve(
     try:
         body = max_megabytes << 20
         limits = Limits(body=body, bodies=4 * body, work_seconds=60 + 10 * max_minutes)
+        for caveat in recognisers.facts["caveats"]:
+            remark(caveat)
         endpoint = Endpoint(recognisers, folder.resolve().name, limits, host)
         return serve_until_a_signal(endpoint, sockets, told, remark, recognisers.close)
     finally:

@@ -2,9 +2,9 @@
 schedules change."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -68,12 +68,12 @@ class GroupNumbers:
         self.rates = sum(option == "lr" for _, option, _ in self._places)
 
     def read(self) -> tuple[float, ...]:
-        """Return them as they are now; an option that is gone is NaN."""
-        groups = [group for one in self._optimizers for group in one.param_groups]
+        """Return them as they are now; an option that is gone, with its group perhaps, is NaN."""
+        groups = [group for _, group in _groups(self._optimizers)]
         found = []
         for number, option, at in self._places:
-            value = groups[number].get(option, float("nan"))
-            found.append(float(value if at < 0 else value[at]))
+            value = groups[number].get(option) if number < len(groups) else None
+            found.append(math.nan if value is None else float(value if at < 0 else value[at]))
         return tuple(found)
 
     @contextmanager
@@ -88,9 +88,9 @@ class GroupNumbers:
             self._write([mine if is_ == set_ else is_ for mine, is_, set_ in zip(own, now, numbers, strict=False)], now)
 
     def _write(self, numbers: Sequence[float], now: Sequence[float]) -> None:
-        groups = [group for one in self._optimizers for group in one.param_groups]
+        groups = [group for _, group in _groups(self._optimizers)]
         for (number, option, at), wanted, is_ in zip(self._places, numbers, now, strict=False):
-            if wanted == is_ or option not in groups[number]:
+            if wanted == is_ or number >= len(groups) or groups[number].get(option) is None:
                 continue
             value = groups[number][option]
             if at >= 0:
@@ -103,13 +103,13 @@ class GroupNumbers:
                 groups[number][option] = type(value)(wanted)
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[Tensor | float]:
     if isinstance(value, Tensor):
         return value.numel() == 1 and value.dtype != torch.bool
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _groups(optimizers: Sequence[Optimizer]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield all parameter groups, each with the words that name it."""
     for n, one in enumerate(optimizers):
         for g, group in enumerate(one.param_groups):

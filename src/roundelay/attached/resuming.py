@@ -2,7 +2,7 @@
 
 With the learners of the save each takes its own part back, bit for bit. With more or fewer of them, or after deaths:
 
-    row          the centre, or the mean of the rows that are models
+    row          the centre, or the mean of the rows that are models, by their masses where the strategy weighs them
     memory       of the strategy: the mean over all learners
     centre       stays
     steps        the largest
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.averaging import some_weight
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition, Key, dealt_out, position_of
 from roundelay.attached.save_files import FoundSave, Part, read_meta, read_part
@@ -119,7 +120,13 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
 def _own(part: Part) -> Resumed:
     meta, tensors = part.meta, part.tensors
     return Resumed(
-        {**_vectors(part), "steps": meta["steps"], "mean_weight": meta["mean_weight"], **_shared(part)},
+        {
+            **_vectors(part),
+            "steps": meta["steps"],
+            "mean_weight": meta["mean_weight"],
+            "mass": meta.get("mass"),
+            **_shared(part),
+        },
         tensors["buffers"],
         from_plain(meta["optimizer_states"], tensors),
         {device: tensors[f"random.{device}"] for device in meta["random"]},
@@ -134,13 +141,14 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
     metas = [read_meta(path) for path in found.paths]
     total: dict[str, Tensor] = {}
     packed, shared, holders = [], dict[str, Any](), metas[0]["holders"]
+    weights = _weights(metas, holders)
     for part in _parts(found):  # one at a time in memory
         for name, vector in {**_vectors(part)["memory"], "row": part.tensors["row"]}.items():
-            if name != "row" or part.meta["rank"] in holders:
-                total[name] = total.get(name, torch.zeros(len(vector), dtype=torch.float64)).add_(vector)
+            if weight := weights.get(part.meta["rank"], 0.0) if name == "row" else 1.0:
+                total[name] = total.get(name, torch.zeros(len(vector), dtype=torch.float64)).add_(vector, alpha=weight)
         packed.append(part.tensors["buffers"])
         shared |= _shared(part)
-    model = shared.get("centre", (total.pop("row") / len(holders)).float())
+    model = shared.get("centre", (total.pop("row") / sum(weights.values())).float())
     own = read_part(found.paths[rank % len(found.paths)])
     memory = {name: (vector / len(metas)).float() for name, vector in total.items()}
     left = {tuple(key): pieces for key, _, pieces in shared.get("passes", ())}
@@ -159,6 +167,13 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
         f"{model_is}, the mean of what the strategy remembers, and the optimizer state of learner "
         f"{own.meta['rank']}; what was left of epochs is dealt out anew, and random numbers begin anew",
     )
+
+
+def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict[int, float]:
+    """Weights of the rows of `holders` in their mean, by rank: their masses, where the strategy weighs rows."""
+    masses = {meta["rank"]: meta.get("mass") for meta in metas if meta["rank"] in holders}
+    given = [0.0 if mass is None else float(mass) for mass in masses.values()]
+    return dict(zip(masses, some_weight(given), strict=True))
 
 
 def _samplers(

@@ -125,7 +125,8 @@ class Watch:
                 raise UserError(
                     f"rank {self._rank}: parameter {name} was replaced by another after the module was attached "
                     "(load_state_dict(assign=True), a wrapper such as FullyShardedDataParallel or fully_shard, "
-                    f"parametrizations, pruning). {ATTACH_AGAIN}"
+                    f"parametrizations, pruning). {ATTACH_AGAIN} Of torch.func.functional_call with other values call "
+                    "session.begin_step() before."
                 )
         for name, p in self._frozen:
             if p.requires_grad:

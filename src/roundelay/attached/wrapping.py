@@ -1,4 +1,5 @@
-"""Wrappers that average a module's gradients or keep its parameters are refused, since both would do it.
+"""Wrappers that average a module's gradients or keep its parameters are refused, since both would do it; and modules of
+TorchScript, for their calls are heard of by nobody.
 
 Known by the names of classes, so that nothing is imported that the user does not use. A DistributedDataParallel over a
 group of one process averages nothing, and is taken as it is: frameworks make it always.
@@ -6,6 +7,7 @@ group of one process averages nothing, and is taken as it is: frameworks make it
 
 from collections.abc import Iterable
 
+import torch
 from torch import nn
 
 from roundelay.core.errors import UserError
@@ -19,7 +21,7 @@ REMEDY = (
 
 
 def refuse_wrapped(module: nn.Module, rank: int) -> None:
-    """Refuses a module that is, or a part of which is, wrapped or sharded.
+    """Refuse a module that is, or a part of which is, wrapped, sharded or compiled by TorchScript.
 
     Raises:
         UserError: it is; names the part and the wrapper.
@@ -28,6 +30,11 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
         wrapper = _among(cls.__name__ for cls in type(part).__mro__)
         if wrapper and not _alone(part):
             raise UserError(f"rank {rank}: {name or 'the module'} is a {wrapper}: {REMEDY}")
+        if isinstance(part, torch.jit.ScriptModule):
+            raise UserError(
+                f"rank {rank}: {name or 'the module'} is of TorchScript (torch.jit), which reports none of its calls: "
+                "attach the module that it was made from and train that one, by torch.compile if it is to be faster."
+            )
     for name, p in module.named_parameters():
         if type(p).__name__ == "DTensor" or type(p.data).__name__ == "DTensor":
             raise UserError(f"rank {rank}: parameter {name} is a DTensor (fully_shard, tensor parallelism): {REMEDY}")

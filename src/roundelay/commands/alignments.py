@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, positive, share, whole
+from roundelay.commands.arguments import add_overrides, count, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.folders import check_run
@@ -19,16 +19,7 @@ def add(command: Command) -> None:
     """Their options."""
     sub = command("align", _align, "train hidden Markov models from a flat start and label every frame")
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument(
-        "--set",
-        dest="overrides",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="the same as KEY=VALUE without --set",
-    )
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example align.tied_states=500")
+    add_overrides(sub, "align.tied_states=500")
     _add_realign(command("realign", _realign, "align again with trained networks, to train the next ones on"))
     _add_import(command("import-alignment", _import_alignment, "take the alignment that Kaldi or MFA made"))
     sub = command("export-alignment", _export_alignment, "write an alignment as Kaldi or Praat read it")

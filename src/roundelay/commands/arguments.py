@@ -9,6 +9,20 @@ import math
 import re
 
 
+def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
+    """Add `overrides`: values that take the place of a recipe's, behind it or behind --set."""
+    sub.add_argument(
+        "--set",
+        dest="overrides",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="KEY=VALUE",
+        help="the same as KEY=VALUE without --set",
+    )
+    sub.add_argument("overrides", nargs="*", default=[], help=f"section.key=value, for example {example}")
+
+
 def count(text: str) -> int:
     """A whole number of 1 or more."""
     return _whole(text, 1, "a whole number of 1 or more")

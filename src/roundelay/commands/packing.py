@@ -9,6 +9,7 @@ from roundelay.commands.arguments import whole
 from roundelay.commands.base import Command
 from roundelay.commands.recognition import weighted
 from roundelay.core.folders import PACKED, check_packed, check_run, check_there
+from roundelay.stopping import ending
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -126,7 +127,12 @@ def _evaluate(options: argparse.Namespace) -> None:
         how["source"] = options.source
     how["clean_transcripts"] = options.clean_transcripts
     how["times"] = not options.no_times
-    _show_evaluated(options, evaluate(options.model, options.data, options.out, **how))
+
+    def kept() -> str:
+        return f"splits that were finished are in {options.out}" if options.out else "nothing is kept without --out"
+
+    with ending(kept):  # else processes that recognise would be left
+        _show_evaluated(options, evaluate(options.model, options.data, options.out, **how))
 
 
 def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]") -> None:

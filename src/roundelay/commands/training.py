@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, positive, straggler, whole
+from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.folders import check_run
@@ -245,16 +245,7 @@ def _launch(options: argparse.Namespace) -> int:
 
 def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument(
-        "--set",
-        dest="overrides",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="the same as KEY=VALUE without --set",
-    )
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example schedule.max_epochs=5")
+    add_overrides(sub, "schedule.max_epochs=5")
     sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
     sub.add_argument(
         "--strategy",

@@ -188,9 +188,9 @@ def _transcribe(options: argparse.Namespace) -> int:
         if options.ref is not None and outcome.texts:
             from roundelay.packed.transcripts import cleaner_of
 
-            summary, remark = scored(options.ref, outcome.texts, cleaner_of(model))
+            summary, remarks = scored(options.ref, outcome.texts, cleaner_of(model))
             say(str(summary))
-            if remark:
+            for remark in remarks:
                 complain(remark)
     return 1 if outcome.failed else 0
 
@@ -241,7 +241,7 @@ def _stream(options: argparse.Namespace) -> None:
                     console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
         except Unusable as error:
             raise UserError(f"{name}: {error}") from None
-    for line in latencies.report():
+    for line in (*(f"{name}: {remark}" for remark in sound.remarks), *latencies.report()):
         complain(line)
 
 

@@ -14,7 +14,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay.packed.hearing import PieceFeatures
 from roundelay.packed.model import Examined, Model
-from roundelay.speech.audio.noises import NOISES, noise
+from roundelay.speech.audio.noises import NOISES, STEADY, noise
 from roundelay.speech.decode.evidence import (
     MEASURES,
     Evidence,
@@ -32,6 +32,7 @@ Bools = npt.NDArray[np.bool_]
 MOST_SECONDS = 600.0
 """Of held-out speech that is recognised."""
 _NOISE_SECONDS = (1.0, 2.0, 4.0, 6.0)  # of each kind
+_NOISES_HEARD, _NOISE_HEARD_SECONDS = 8, 4.0  # of each kind, that the mixture of noise is estimated of
 _TRAINING_FRAMES = 100_000
 _LEAST_WORDS = 20  # of either kind, without which nothing can be fitted
 _REFUSED = 0.001  # share of words that were said, about
@@ -63,9 +64,9 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
     Args:
         model: packed already, but for this.
     """
-    likeness = _likeness(model, speech.training)
+    likeness, noise_likeness = _likeness(model, speech.training), _noise_likeness(model)
     nothing = (0.0,) * len(MEASURES)
-    blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING)
+    blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING, noise=noise_likeness)
     asking = replace(model, evidence=blank)
     progress.start("telling words from noise", len(speech.held_out) + len(NOISES) * len(_NOISE_SECONDS))
     heard = [*_speech(asking, speech, progress)]
@@ -84,7 +85,7 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
 
 
 def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
-    """A mixture of the louder frames of utterances."""
+    """Estimate the mixture of the louder frames of utterances."""
     found: list[Float32] = []
     for features in training:
         bands = model.hearings[0].telephone(features, model.sample_rate)
@@ -96,8 +97,23 @@ def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
     return mixture_of(np.concatenate(found), stream(0, "evidence"))
 
 
+def _noise_likeness(model: Model) -> Likeness:
+    """Estimate the mixture of noises that come and go: of other sounds than those that words are looked for in. Speech
+    in steady noise is to stay speech, and steady noise alone is told by the other measures."""
+    first = len(_NOISE_SECONDS)
+    found = [
+        cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate))
+        for kind in NOISES
+        if kind not in STEADY
+        for seed in range(first, first + _NOISES_HEARD)
+        if len(features := model.features(noise(kind, _NOISE_HEARD_SECONDS, model.sample_rate, seed)))
+    ]
+    return mixture_of(np.concatenate(found), stream(0, "noise evidence"))
+
+
 def _speech(model: Model, speech: CalibrationSpeech, progress: Progress) -> Iterator[tuple[Float64, Bools, Float64]]:
-    """Measures of the words found in each utterance, whether they are right, and log odds of confidences, if any."""
+    """Return measures of the words found in each utterance, whether they are right, and log odds of confidences, if
+    any."""
     for features, said in speech.held_out:
         heard = features()
         found = model.examined(heard, model.statistics([heard]))
@@ -119,8 +135,9 @@ def _noise(model: Model, progress: Progress) -> Iterator[Examined]:
 
 
 def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
-    """Weights that tell words that were said from those found in noise, and the least that is believed: speech decides,
-    and where noise lies far below, the middle between the two; never is a word refused that is more like speech."""
+    """Return weights that tell words that were said from those found in noise, and the least that is believed: speech
+    decides, and where noise lies far below, the middle between the two; never is a word refused that is more like
+    speech."""
     usual = np.median(said, axis=0)
     cases = np.minimum(np.concatenate([said, noisy]), usual)
     answers = np.repeat([True, False], [len(said), len(noisy)])
@@ -147,7 +164,7 @@ def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
 
 
 def _line(evidence: Evidence, measures: Float64, right: Bools, sure: Float64) -> tuple[float, float, float]:
-    """a, e and d of the line that makes confidences true: none of a and e below 0."""
+    """Return a, e and d of the line that makes confidences true: none of a and e below 0."""
     cases = np.stack([sure, evidence.sums(measures) - evidence.least], axis=1)
     (slope, evident), offset = logistic(cases, right)
     if evident < 0 or slope < 0:
@@ -157,7 +174,7 @@ def _line(evidence: Evidence, measures: Float64, right: Bools, sure: Float64) ->
 
 
 def logistic(cases: Float64, answers: Bools, *, balanced: bool = False) -> tuple[Float64, float]:
-    """Weights and offset of a logistic regression, by Newton's method, with a small penalty on weights.
+    """Return weights and offset of a logistic regression, by Newton's method, with a small penalty on weights.
 
     Args:
         cases: (N, D).

@@ -7,6 +7,7 @@ settings of the search stay. The new folder appears whole or not at all.
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,9 +31,10 @@ from roundelay.packed.said_words import new_words, with_said_words
 from roundelay.packed.small_steps import SmallSteps, TrainedOn, train_on
 from roundelay.packed.speech_data import SpeechData
 from roundelay.packed.transcripts import in_words_of, known_words
-from roundelay.speech.corpus.cleaned import CleanedSplits
+from roundelay.speech.corpus.cleaned import CleanedSplits, by_kind, written_so
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted, listing
+from roundelay.speech.lexicon.cleaning import Change
 from roundelay.speech.trained import MODEL, MODEL_META, AcousticModel
 
 LEAST_SECONDS = 10.0
@@ -123,9 +125,13 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
 
 
 def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
-    """Remarks on utterances that are not trained on because of their transcripts."""
+    """Say what was changed in transcripts, and which utterances are not trained on because of theirs."""
+    changes = sum((Counter(clean.changes) for clean in changed.values()), Counter[Change]())
+    remarks = [written_so(by_kind(changes))] if changes else []
     gone = [one.reason for clean in changed.values() for one in clean.left_out]
-    return [f"{counted(len(gone), 'utterance')} left out for what is written of it:\n{listing(gone)}"] if gone else []
+    if gone:
+        remarks.append(f"{counted(len(gone), 'utterance')} left out for what is written of it:\n{listing(gone)}")
+    return remarks
 
 
 def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:

@@ -173,7 +173,7 @@ class Model:
         if self.evidence is not None:
             return []
         return [
-            f"{self.folder}: packed by a version that did not learn to tell words from noise, and noise that comes and "
+            "the model was packed by a version that did not learn to tell words from noise, and noise that comes and "
             "goes may become words. Pack its run again"
         ]
 
@@ -302,7 +302,7 @@ class Model:
         posteriors -= posteriors.max(1, keepdims=True)
         posteriors -= np.log(np.exp(posteriors).sum(1, keepdims=True))
         frames = cepstra(heard.telephone(features.of_network[0], self.sample_rate))
-        likeness = evidence.likeness.mixtures.loglikes(frames)[:, 0]
+        likeness = evidence.likenesses(frames)
         by_row = likeness[np.minimum(every * np.arange(len(scores)), len(likeness) - 1)]
         return measured(words, posteriors, by_row, self.frame_seconds * every)
 

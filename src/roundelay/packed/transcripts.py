@@ -37,7 +37,7 @@ def cleaner_of(model: Model) -> Cleaner | None:
 
 
 def known_words(model: Model) -> Lexicon:
-    """All words that the model knows how to say."""
+    """Return all words that the model knows how to say."""
     silence = model.columns.phones[0]
     dictionary = read_lexicon(model.folder / DICTIONARY, silence).pronunciations
     return Lexicon({**dictionary, **model.lexicon.pronunciations}, silence)

@@ -48,7 +48,7 @@ class UnfinishedDecoding:
 
     @classmethod
     def of(cls, folder: Path, identity: str) -> "UnfinishedDecoding":
-        """Results that are kept in a folder, if it is of this very decoding; else nothing."""
+        """Return results that are kept in a folder, if it is of this very decoding; else nothing."""
         path = folder / UNFINISHED
         try:
             told = read_checked(path, "") if path.is_file() else {}
@@ -59,7 +59,7 @@ class UnfinishedDecoding:
         return cls(path, identity, list(told["tried"]), list(told["splits"]))
 
     def known(self, blank_cost: float) -> dict[Search, Tried]:
-        """The settings that were tried with a cost of a blank, in their order."""
+        """Return the settings that were tried with a cost of a blank, in their order."""
         return {
             Search(**row["search"]): Tried(ErrorCounts(**row["errors"]), row["real_time_factor"])
             for row in self.tried
@@ -87,7 +87,7 @@ class UnfinishedDecoding:
 
 
 def identity_of(recipe: Recipe, source: Source, corpora: Sequence[Corpus]) -> str:
-    """A checksum of everything that decides the words of a decoding."""
+    """Return a checksum of everything that decides the words of a decoding."""
     config = recipe.decode
     named = [path for path in (config.arpa, config.rescore, config.lexicon, *config.text) if path is not None]
     made_of = [corpus.folder / CORPUS for corpus in corpora]
@@ -113,7 +113,7 @@ class WrittenSplit:
 
 
 def written_split(folder: Path, corpus: Corpus, split: str) -> WrittenSplit | None:
-    """The results of a split that is done; None where its files are not whole."""
+    """Return the results of a split that is done; None where its files are not whole."""
     try:
         heard, told = read_trn(folder / "hyp.trn"), read_json(folder / "decode.json")
         words = {u.id: list(heard[trn_name(u.id, u.speaker)]) for u in corpus.splits[split]}
@@ -127,7 +127,7 @@ def written_split(folder: Path, corpus: Corpus, split: str) -> WrittenSplit | No
 
 
 def kept_of(folder: Path) -> str:
-    """Results that an interrupted decoding has kept in its folder of results, in words; empty: nothing."""
+    """Return results that an interrupted decoding has kept in its folder of results, in words; empty: nothing."""
     try:
         told = read_checked(folder / UNFINISHED, "")
     except UserError:

@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.algorithms.averaging import weighted_mean
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
@@ -79,6 +80,12 @@ class Cluster:
     def memory(self) -> tuple[str, ...]:
         """Names of the vectors (P,) a learner has besides its row; they start at zero and are in every checkpoint."""
         return (*self.optimizer.memory, *self.strategy.memory)
+
+    @property
+    def scalars(self) -> int:
+        """Count of the numbers that a learner has besides its vectors: its optimizer's, and then the mass of its row,
+        if the strategy weighs rows."""
+        return len(self.optimizer.scalars) + self.strategy.weighed
 
     @property
     def centre(self) -> bool:
@@ -308,7 +315,8 @@ class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
     names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
-    Numbers in float64: `scalars`, (L, n), an optimizer's of each learner; `centre gatherings`, (1, n), of gathering.py.
+    Numbers in float64: `scalars`, (L, n), an optimizer's of each learner, and the mass of its row, if rows are weighed
+    (`Cluster.scalars`); `centre gatherings`, (1, n), of gathering.py.
     """
 
     vectors: dict[str, Tensor]
@@ -389,6 +397,11 @@ class Runtime(ABC):
         """The rows of the living holders as they are, (L', P). Not a copy: read it between segments only."""
 
     @abstractmethod
+    def shares(self) -> list[float] | None:
+        """Shares of these rows in the model to evaluate, by their masses, as of the last `rows`; None: the strategy
+        does not weigh rows."""
+
+    @abstractmethod
     def centre(self) -> Tensor:
         """The centre row as it is, (P,), where the strategy has one."""
 
@@ -397,8 +410,12 @@ class Runtime(ABC):
         """Stop all processes, free all memory. Safe to call twice."""
 
     def consensus(self) -> Tensor:
-        """The model to evaluate, (P,): the centre, or the mean of all holders' rows."""
-        return self.centre() if self.cluster.centre else self.rows().mean(0)
+        """The model to evaluate, (P,): the centre, or the mean of all holders' rows, weighted by their masses where the
+        strategy weighs them."""
+        if self.cluster.centre:
+            return self.centre()
+        rows, shares = self.rows(), self.shares()
+        return rows.mean(0) if shares is None else weighted_mean(list(rows), shares)
 
     def consensus_distance(self) -> float:
         """Root mean square, over learners and parameters, of (row - mean of rows)."""

@@ -72,7 +72,7 @@ class LearnerTables:
     Attributes:
         steps: of all learners, (L,).
         counts: of the segment, of all learners.
-        scalars: of this learner's optimizer.
+        scalars: of this learner's optimizer, and then its row's mass, if rows are weighed.
     """
 
     steps: NDArray[np.int64]
@@ -96,7 +96,8 @@ def _local_step(
     shapes = vectors.shapes or ((len(vectors.row.vector),),)
     cut = partial(shaped, shapes=shapes) if optimizer.by_parameters else slices
     kept, x = {name: cut(vectors.memory[name]) for name in optimizer.memory}, cut(vectors.row.vector)
-    update = optimizer.attach(x, [{name: kept[name][number] for name in kept} for number in range(len(x))], scalars)
+    own = scalars[: len(optimizer.scalars)]
+    update = optimizer.attach(x, [{name: kept[name][number] for name in kept} for number in range(len(x))], own)
     return StepByParameters(snapshot, update, shapes) if optimizer.by_parameters else ChunkedStep(snapshot, update)
 
 
@@ -224,6 +225,7 @@ class LearnerState(Me):
             row.begin()
         row.trace.note(Kind.STEP, mine=row.version)
         self._step.end()
+        row.worked()
         stale = row.version - gradient.version
         self._snapshot_version = row.version + 1
         row.end()
@@ -246,6 +248,7 @@ class LearnerState(Me):
     def replace(self, vector: Tensor) -> None:
         with self.row.writing():
             self.row.trace.note(Kind.REPLACE, mine=self.row.version)
+            self.row.forget_work()
             for mine, part in zip(self.row.parts, slices(vector), strict=True):
                 mine.copy_(part)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.algorithms.averaging import shares_of
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.flat import WHOLE, slices
@@ -73,6 +74,9 @@ class Row:
 
     memory: Mapping[str, Tensor] = MappingProxyType({})
     """Vectors (P,) that its learner keeps for its strategy, by name."""
+    mass: NDArray[np.float64] | None = None
+    """One number, guarded by the row's lock as well: its weight in exchanges that weigh rows (`Exchange.decay`); None:
+    the strategy weighs none."""
 
     def __init__(
         self,
@@ -91,6 +95,33 @@ class Row:
     def version(self) -> int:
         """Mutations so far."""
         return int(self._versions[self.rank]) // 2
+
+    @property
+    def weight(self) -> float:
+        """The row's mass, under the lock.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if self.mass is None:
+            raise ValueError(f"an exchange weighs row {self.rank}, which has no mass: its strategy must be `weighed`")
+        return float(self.mass[0])
+
+    def worked(self) -> None:
+        """Under the lock: its learner has taken a step."""
+        if self.mass is not None:
+            self.mass[0] += 1
+
+    def forget_work(self) -> None:
+        """Under the lock: it becomes a copy of another model, on which its learner has not worked."""
+        if self.mass is not None:
+            self.mass[0] = 0
+
+    def fade(self, weight: float, factor: float) -> None:
+        """Under the lock: of its mass, what was met in an exchange, `weight`, is multiplied by `factor`. Steps taken
+        since count in full, so the order of the two does not matter."""
+        if self.mass is not None:
+            self.mass[0] -= weight * (1 - factor)
 
     @property
     def torn(self) -> bool:
@@ -141,6 +172,7 @@ def adopt(mine: Row, theirs: Row, memory: Sequence[tuple[Tensor, Tensor]] = (), 
         mine.begin()
         for x, y in ((mine.vector, theirs.vector), *memory):
             x.copy_(y)
+        mine.forget_work()
         mine.end()
 
 
@@ -214,6 +246,8 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
     rule: Callable[..., None] = request.rule
     if request.since is not None:
         rule = partial(rule, age=theirs.version - request.since)
+    if request.decay is not None:
+        rule = partial(rule, share=_weighed(mine, theirs, request.decay))
     given = [*request.private, *(_remembered(theirs, name) for name in request.theirs)]
     private: list[Sequence[Tensor | None]] = [slices(vector) for vector in given]
     if not request.codec.exact:
@@ -227,6 +261,14 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
     if request.fragment != WHOLE:
         return _within(request.fragment.within(len(mine.vector)), rule, chunks)
     return lambda number: rule(*chunks[number])
+
+
+def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
+    """The share of `mine` in the two, whose masses fade with this exchange."""
+    weights = mine.weight, theirs.weight
+    for row, weight, factor in zip((mine, theirs), weights, decay, strict=True):
+        row.fade(weight, factor)
+    return shares_of(weights)[0]
 
 
 def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:

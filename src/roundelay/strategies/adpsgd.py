@@ -17,6 +17,20 @@ Neighbour of the k-th exchange:
     random       anybody else, drawn by each learner for itself
     exponential  the learner 1, 2, 4, ... places ahead, by turns
 
+With `weights` "progress" rows are weighed by what their learners do. Row l has a mass m_l, which grows by 1 with every
+update; the exchange of l with j is
+
+    x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
+    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 64 (`REMEMBERED`)
+
+It leaves m_l x_l + m_j x_j, with the masses it begins with, as it was, and the model is the mean of rows by their
+masses. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
+s_l a learner begins s_l exchanges in a second and is met in sum_{j != l} s_j / (L - 1), so its mass fades by
+sum_j s_j / (M (L - 1)) a second, whoever it is: masses become proportional to speeds, p_l = s_l / sum_j s_j, and the
+model advances by sum_l p_l s_l steps a second instead of the mean speed: never less, and with one slow learner of two
+(speeds 1 and 1/k) by (1 + 1/k^2) / (1 + 1/k) instead of (1 + 1/k) / 2. A learner that has just come has no mass: its
+first exchange is a copy of the other's row.
+
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
 Where we differ from Lian et al.: exchanges are one-sided, so no bipartite graph is needed against deadlock, and the
@@ -28,7 +42,7 @@ from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar, Literal, get_args
 
-from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -37,6 +51,10 @@ from roundelay.core.topology import doublings, random_ring_neighbours
 from roundelay.strategies.base import Strategy, Traits
 
 Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
+Weights = Literal["equal", "progress"]
+REMEMBERED = 64
+"""Exchanges with it after which a share 1/e of a row's mass is left: long beside the time between two steps of a slow
+learner, short beside a run."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +91,35 @@ class Asynchronous(Strategy):
 
 
 @dataclass(frozen=True)
-class AdPsgd(Asynchronous):
+class PairAverages(Asynchronous):
+    """Base of those whose exchange is a pair average, of equal weights or by progress."""
+
+    weights: Weights = "equal"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights not in get_args(Weights):
+            raise UserError(
+                f"{self.name} has no weights {self.weights!r}: choose one of {', '.join(get_args(Weights))}."
+            )
+
+    @property
+    def label(self) -> str:
+        return super().label + " weighed by progress" * self.weighed
+
+    @property
+    def weighed(self) -> bool:
+        return self.weights == "progress"
+
+    def average(self, peer: int, places: int) -> Exchange:
+        """The exchange with `peer`, one of `places` whose rows are models."""
+        if not self.weighed:
+            return Exchange(peer, pair_average_)
+        return Exchange(peer, share_average_, decay=(1 - 1 / (REMEMBERED * (places - 1)), 1 - 1 / REMEMBERED))
+
+
+@dataclass(frozen=True)
+class AdPsgd(PairAverages):
     """Asynchronous decentralized SGD with pair averages."""
 
     name: ClassVar[str] = "adpsgd"
@@ -87,7 +133,7 @@ class AdPsgd(Asynchronous):
         while batch := await Draw():
             here = me.snapshot()
             if me.learners > 1 and (mixing is None or mixing.done):  # a slow link delays mixing, never the learner
-                mixing = await Begin(Exchange(next(peers), pair_average_))
+                mixing = await Begin(self.average(next(peers), me.learners))
             me.step(await Grad(here, batch))
         if mixing is not None:
             await Wait(mixing)

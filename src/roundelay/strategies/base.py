@@ -17,7 +17,8 @@ class Traits:
     synchronous: bool
     """Draws by (round, rank); the result does not depend on timing, and simulator and processes agree bit for bit."""
     conserves: bool
-    """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays what it was."""
+    """With learning rate 0 the sum of all rows (of the holders', and the centre, if there is one) stays what it was; of
+    a strategy that is `weighed`, under each exchange the sum of both rows times their masses."""
     staleness_bound: int | None
     """Largest number of versions between reading a row and applying the gradient taken there; None: no bound."""
     waits: str
@@ -67,6 +68,11 @@ class Strategy(ABC):
         """Vectors (P,) kept beside the centre, by name: zero at the start, in every checkpoint, guarded by the centre's
         lock. An `Exchange` with the centre reaches them by `theirs`."""
         return ()
+
+    @property
+    def weighed(self) -> bool:
+        """Has every row a mass, by which exchanges (`Exchange.decay`) and the model to evaluate weigh it?"""
+        return False
 
     @property
     def label(self) -> str:

@@ -9,6 +9,8 @@ as that. For node s with members M_s, on its own clock:
     gradient  g   <- sum_l n_l grad f(y; b_l) / sum_l n_l      over M_s
     update    x_s <- x_s - lr * g
 
+With `weights` "progress" rows x_s are weighed by the steps of their nodes, as adpsgd weighs those of learners.
+
 One learner per node is adpsgd; one node is ssgd. The first member's row is the super-learner's model; the others' are
 copies, brought up to date at the beginning of each step. Minibatches are drawn for a whole node at once.
 
@@ -23,18 +25,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from roundelay.algorithms.averaging import pair_average_
-from roundelay.core.effects import Begin, Draw, Exchange, GradMean, Mean, Wait
+from roundelay.core.effects import Begin, Draw, GradMean, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me, Snapshot
-from roundelay.strategies.adpsgd import Asynchronous
+from roundelay.strategies.adpsgd import PairAverages
 from roundelay.strategies.base import Traits, at_least
 
 Nodes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
-class HAdPsgd(Asynchronous):
+class HAdPsgd(PairAverages):
     """AD-PSGD between nodes, synchronous SGD inside each."""
 
     node_size: int = 2
@@ -95,7 +96,7 @@ class HAdPsgd(Asynchronous):
         while batch := await Draw(node):
             here = me.snapshot()
             if first and len(nodes) > 1 and (mixing is None or mixing.done):
-                mixing = await Begin(Exchange(nodes[next(peers)][0], pair_average_))
+                mixing = await Begin(self.average(nodes[next(peers)][0], len(nodes)))
             if len(node) > 1:
                 here = await self._together(me, node, here)
             me.step(await GradMean(here, batch, node))

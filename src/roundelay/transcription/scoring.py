@@ -1,11 +1,13 @@
 """Transcripts against what was said: word error rates of recordings whose words are known."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
-from roundelay.speech.lexicon.cleaning import Cleaner
+from roundelay.speech.corpus.cleaned import by_kind, written_so
+from roundelay.speech.lexicon.cleaning import Change, Cleaner
 from roundelay.speech.scoring.formats.io import content_lines
 from roundelay.speech.scoring.formats.trn import read_trn
 from roundelay.speech.scoring.score import score
@@ -21,7 +23,9 @@ _FAR = 4  # times as many words on one side, and this many more at least, are ha
 _MANY = 20
 
 
-def references(path: Path, names: Collection[str], clean: Cleaner | None = None) -> dict[str, list[str]]:
+def references(
+    path: Path, names: Collection[str], clean: Cleaner | None = None, changes: Counter[Change] | None = None
+) -> dict[str, list[str]]:
     """Words said, by name of the transcript, in capitals.
 
     A .trn file has `words (name)`, where a speaker may stand before the name; any other file `name words`, as Kaldi's
@@ -30,6 +34,7 @@ def references(path: Path, names: Collection[str], clean: Cleaner | None = None)
     Args:
         names: of the transcripts.
         clean: writes them in a model's words.
+        changes: where to count what that changes.
 
     Raises:
         UserError: a file that cannot be read, a name that is there twice, a transcript that it does not have.
@@ -41,7 +46,12 @@ def references(path: Path, names: Collection[str], clean: Cleaner | None = None)
         if key is None:
             lacking.append(name)
         else:
-            words = found[key] if clean is None else clean(" ".join(found[key])).words
+            words = found[key]
+            if clean is not None:
+                made = clean(" ".join(words))
+                words = made.words
+                if changes is not None:
+                    changes.update(made.changes)
             result[name] = [word.upper() for word in words]
     if lacking:
         more = f" and {len(lacking) - 5} more" if len(lacking) > 5 else ""
@@ -118,24 +128,25 @@ def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | N
     return keys[0] if keys else None
 
 
-def scored(path: Path, texts: Mapping[str, str], clean: Cleaner | None = None) -> tuple[Summary, str]:
-    """Word errors of transcripts, by name, in upper or lower case; and a remark where the two sides can hardly be of
-    the same speech, else empty.
+def scored(path: Path, texts: Mapping[str, str], clean: Cleaner | None = None) -> tuple[Summary, list[str]]:
+    """Count the word errors of transcripts, by name, in upper or lower case; and remark on what was changed in the
+    reference, and on sides that can hardly be of the same speech.
 
     Raises:
         UserError: as `references`.
     """
-    wanted = references(path, texts, clean)
+    changes = Counter[Change]()
+    wanted = references(path, texts, clean, changes)
     heard = {name: text.upper().split() for name, text in texts.items()}
     far = [name for name in wanted if _are_far(len(wanted[name]), len(heard[name]))]
-    remark = ""
+    remarks = [f"{path}: {written_so(by_kind(changes))}"] if changes else []
     if far:
         one = far[0]
-        remark = (
+        remarks.append(
             f"{path} has {len(wanted[one])} words for {one}, where {len(heard[one])} were recognised: are they of the "
             "same speech?"
         )
-    return summarise(score(wanted, heard)), remark
+    return summarise(score(wanted, heard)), remarks
 
 
 def _are_far(one: int, other: int) -> bool:

@@ -122,7 +122,7 @@ class _Underway:
     read: bool = False
     narrow: bool = False  # recorded at a lower rate than the model's
     problem: str = ""
-    note: str = ""
+    notes: list[str] = field(default_factory=list)
     unsure: float = 0.0  # seconds whose words have no confidence
 
     def finished(self) -> Finished:
@@ -130,9 +130,9 @@ class _Underway:
             return Finished(self.recording, problem=self.problem)
         name, several = self.recording.name, len(self.segments) > 1
         said = any(segment.words for segments in self.segments.values() for segment in segments)
-        notes = [self.note] * bool(self.note) + [f"{self.recording.source}: nothing was said"] * (not said)
+        notes = [*self.notes, *["nothing was said"] * (not said)]
         if self.unsure:
-            notes.append(f"{self.recording.source}: {self.unsure:.1f} s of it {UNSURE}")
+            notes.append(f"{self.unsure:.1f} s of it {UNSURE}")
         return Finished(
             self.recording,
             tuple(
@@ -145,7 +145,7 @@ class _Underway:
                 )
                 for channel, segments in sorted(self.segments.items())
             ),
-            note="; ".join(notes),
+            note="; ".join(f"{self.recording.source}: {note}" for note in notes),
         )
 
 
@@ -254,9 +254,9 @@ class Transcriber:
             with open_sound(here.recording.path) as sound:
                 if sound.rate < rate:
                     here.narrow = True
-                    here.note = (
-                        f"{here.recording.source}: recorded at {sound.rate:,} Hz, where the model hears {rate:,}: "
-                        f"nothing lies above {sound.rate // 2:,} Hz, and noise may become words"
+                    here.notes.append(
+                        f"recorded at {sound.rate:,} Hz, where the model hears {rate:,}: nothing lies above "
+                        f"{sound.rate // 2:,} Hz, and noise may become words"
                     )
                 cutters: dict[int, tuple[Resampler, Stretches]] = {}
                 for block in self._chosen(sound):
@@ -273,6 +273,7 @@ class Transcriber:
                             yield channel, pieces
                     here.seconds = stretches.samples / rate
                     self.heard += here.seconds
+                here.notes += sound.remarks
         except AudioError as error:
             here.problem = str(error).replace(str(here.recording.path), here.recording.source)
         here.read = True

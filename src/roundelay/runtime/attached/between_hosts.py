@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.flat import chunks
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
@@ -49,7 +50,9 @@ def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
     return arena.vector("mean", next(rank for rank in range(arena.layout.learners) if rank not in here))
 
 
-def take_mean(out: Tensor, rows: Sequence[Tensor]) -> None:
-    """The mean (P,) of `rows`, (P,) each, in their order: the same bits whoever takes it."""
+def take_mean(out: Tensor, rows: Sequence[Tensor], shares: Sequence[float] | None) -> None:
+    """The mean (P,) of `rows`, (P,) each, in their order, under these `shares`, or of equal ones: the same bits
+    whoever takes it."""
     for part in chunks(out.numel()):
-        out[part] = torch.stack([row[part].cpu() for row in rows]).mean(0)
+        here = [row[part].cpu() for row in rows]
+        out[part] = torch.stack(here).mean(0) if shares is None else weighted_mean(here, shares)

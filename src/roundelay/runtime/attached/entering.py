@@ -236,6 +236,7 @@ class Entrance:
             shown_bytes=self.facts["bytes of buffers"],
             tensors=self._terms.tensors,
             centre_memory=self.strategy.centre_memory,
+            weighed=self.strategy.weighed,
         )
 
     @property

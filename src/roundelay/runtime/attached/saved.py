@@ -51,8 +51,9 @@ class SavedState:
 
     def own(self) -> dict[str, Any]:
         """A copy of all that is this learner's."""
-        memory = {name: _copy(vector) for name, vector in self._me.memory.items()}
+        memory, mass = {name: _copy(vector) for name, vector in self._me.memory.items()}, self._me.row.mass
         return {
+            **({} if mass is None else {"mass": float(mass[0])}),
             "row": _copy(self._me.x),
             "memory": memory,
             "steps": self._me.steps,
@@ -86,6 +87,8 @@ class SavedState:
         self._me.replace(state["row"])
         for name, vector in self._me.memory.items():
             vector.copy_(state["memory"][name])
+        if self._me.row.mass is not None:
+            self._me.row.mass[0] = state.get("mass") or 0.0
         self._arena.optimizer.steps[self._me.rank] = state["steps"]
         self._means.total = state.get("mean_weight", 0.0)
         if self._around.leads(self._members()):

@@ -164,7 +164,8 @@ class OneHost(Surroundings):
         if self._strategy.traits.model == "centre":
             out.copy_(self._rows[-1].vector)
             return
-        take_mean(out, [self._rows[rank].vector for rank in self._strategy.holders(members.living)])
+        holders = self._strategy.holders(members.living)
+        take_mean(out, [self._rows[rank].vector for rank in holders], self._arena.shares(holders))
 
     def centre(self) -> Tensor:
         return self._arena.rows()[-1].vector

@@ -43,7 +43,7 @@ class ClusterRows:
 
     def __init__(self, cluster: Cluster, arena: Arena, here: Sequence[int], initial: Tensor) -> None:
         self._cluster, self._arena, self._here = cluster, arena, here
-        self._memory, self._scalars = arena.layout.memory, arena.layout.scalars
+        self._memory, self._scalars = arena.layout.memory, arena.layout.sizes.scalars
         self._rows = arena.rows()
         leads = 0 in here  # then it evaluates and keeps the rows of all hosts, from the beginning on
         for row in self._rows:
@@ -69,6 +69,8 @@ class ClusterRows:
                 if source == rank:
                     found |= {name: self._arena.vector(name, rank).clone() for name in self._memory}
                     found["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[rank].copy())
+                    if self._arena.layout.weighed:
+                        found["scalars"][-1] = 0  # as in `adopt`
         return found
 
     def hand_over(self, rank: int, source: int, trace: Path | None, number: int) -> None:
@@ -117,6 +119,8 @@ class ClusterRows:
                 vectors["row"][rank] = vectors["centre"][0]
         if self._scalars:
             vectors["scalars"] = torch.from_numpy(self._arena.optimizer.scalars[source])
+            if self._arena.layout.weighed:
+                vectors["scalars"][[rank not in living for rank in learners], -1] = 0
         if (learnt := Gatherings(self._arena.gatherings).learnt()) is not None:
             vectors[LEARNT] = torch.from_numpy(learnt)
         versions = self._arena.row_versions.versions

@@ -109,6 +109,7 @@ class ProcsRuntime(Runtime):
             len(cluster.optimizer.scalars),
             () if share is None else share.views,
             centre_memory=cluster.strategy.centre_memory,
+            weighed=cluster.strategy.weighed,
         )
         self._descriptor = create_file(self.layout)
         device = learner.device if self.alone else None  # what goes to other hosts goes from the arena
@@ -366,6 +367,9 @@ class ProcsRuntime(Runtime):
 
     def rows(self) -> Tensor:
         return self.cluster_rows.held()
+
+    def shares(self) -> list[float] | None:
+        return self.arena.shares(self.cluster.strategy.holders(tuple(self.cluster_rows.living())))
 
     def centre(self) -> Tensor:
         return self.cluster_rows.centre()

@@ -68,12 +68,14 @@ class Stage:
         self.living = tuple(entry["living"])
         self.versions = np.array(state.integers["versions"], np.int64)
         self.steps = np.array(state.integers["steps"], np.int64)
-        self.scalars = state.vectors.get("scalars", torch.zeros(cluster.learners, 0, dtype=torch.float64)).numpy()
+        none = torch.zeros(cluster.learners, cluster.scalars, dtype=torch.float64)
+        self.scalars = state.vectors.get("scalars", none).numpy()
         self.counts = Counts.zeros(cluster.learners, cluster.centre)
         vectors = [*self.vectors["row"], *self.vectors.get("centre", ())]
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
         for row in self.rows[: cluster.learners]:
             row.memory = {name: self.vectors[name][row.rank] for name in cluster.memory}
+            row.mass = self.scalars[row.rank, -1:] if cluster.strategy.weighed else None
         if cluster.centre:
             self.rows[-1].memory = {own: self.vectors[name][0] for own, name in cluster.centre_vectors.items()}
         self.events = [deque(some) for some in events]

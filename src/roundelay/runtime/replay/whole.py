@@ -155,8 +155,8 @@ def _initial(cluster: Cluster, learner: Learner) -> ClusterState:
     if cluster.centre:
         vectors["centre"] = learner.initial()[None].clone()
         vectors |= {name: torch.zeros(1, learner.parameters) for name in cluster.centre_vectors.values()}
-    if cluster.optimizer.scalars:
-        vectors["scalars"] = torch.zeros(cluster.learners, len(cluster.optimizer.scalars), dtype=torch.float64)
+    if cluster.scalars:
+        vectors["scalars"] = torch.zeros(cluster.learners, cluster.scalars, dtype=torch.float64)
     counters = {"steps": [0] * cluster.learners, "versions": [0] * (cluster.learners + cluster.centre)}
     return ClusterState(vectors, counters)
 

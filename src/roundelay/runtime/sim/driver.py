@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.averaging import shares_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import (
     Cluster,
@@ -91,7 +92,7 @@ class SimRuntime(Runtime):
         place = self._learner.device  # rows, and whatever is done to them, are where gradients are computed
         self._vectors = {name: torch.zeros(learners, size, device=place) for name in ("row", *cluster.memory)}
         self._vectors["row"][:] = self._learner.initial()
-        self._scalars = np.zeros((learners, len(cluster.optimizer.scalars)))
+        self._scalars = np.zeros((learners, cluster.scalars))
         if cluster.centre:
             self._vectors["centre"] = self._learner.initial()[None].to(place, copy=True)
             self._vectors |= {name: torch.zeros(1, size, device=place) for name in cluster.centre_vectors.values()}
@@ -106,6 +107,7 @@ class SimRuntime(Runtime):
             self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
             for me in self._me:
                 me.row.memory = me.memory
+                me.row.mass = self._scalars[me.rank, -1:] if cluster.strategy.weighed else None
             if cluster.centre:
                 self._rows[-1].memory = {own: self._vectors[name][0] for own, name in cluster.centre_vectors.items()}
         else:
@@ -281,6 +283,8 @@ class SimRuntime(Runtime):
         for name in ("row", *self.cluster.memory):
             self._vectors[name][rank] = self._vectors[name][source]
         self._scalars[rank] = self._scalars[source]
+        if self.cluster.strategy.weighed:
+            self._scalars[rank, -1] = 0  # nobody has worked on this copy
         if self._timed:
             self._timed[rank].replace(NO_VECTOR)
         else:
@@ -305,6 +309,8 @@ class SimRuntime(Runtime):
         }
         if self._scalars.size:
             vectors["scalars"] = torch.from_numpy(self._scalars[source])
+            if self.cluster.strategy.weighed:
+                vectors["scalars"][[not there for there in self._lives.alive], -1] = 0
         if (learnt := self._effects.gatherings.rules.learnt()) is not None:
             vectors[LEARNT] = torch.from_numpy(learnt)
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
@@ -326,6 +332,12 @@ class SimRuntime(Runtime):
     def rows(self) -> Tensor:
         holders, rows = self.cluster.strategy.holders(self._lives.living), self._vectors["row"].cpu()
         return rows if len(holders) == len(rows) else rows[list(holders)]
+
+    def shares(self) -> list[float] | None:
+        if not self.cluster.strategy.weighed:
+            return None
+        holders = self.cluster.strategy.holders(self._lives.living)
+        return shares_of([self._scalars[rank, -1] for rank in holders])
 
     def centre(self) -> Tensor:
         return self._vectors["centre"][0].cpu()

@@ -22,8 +22,12 @@ LEVELS = (-60.0, -10.0)
 """dB of the loudest moments of a sound, from barely to all there is."""
 
 
+STEADY = frozenset({"nothing", "white", "pink", "brown", "hum", "fan"})
+"""Kinds that do not come and go."""
+
+
 def noise(kind: str, seconds: float, rate: int, seed: int) -> Samples:
-    """A sound of a kind of `NOISES`, at a level drawn from `LEVELS`."""
+    """Make a sound of a kind of `NOISES`, at a level drawn from `LEVELS`."""
     if not round(seconds * rate):
         return np.zeros(0, np.float32)
     rng = stream(seed, "noise", kind)
@@ -37,14 +41,14 @@ def noise(kind: str, seconds: float, rate: int, seed: int) -> Samples:
 
 
 def coloured(rng: np.random.Generator, samples: int, rate: int, response: Callable[[Any], Any]) -> Float64:
-    """Noise whose amplitude at each frequency (Hz) is what `response` says."""
+    """Make noise whose amplitude at each frequency (Hz) is what `response` says."""
     spectrum = np.fft.rfft(rng.standard_normal(samples))
     shaped: Float64 = np.fft.irfft(spectrum * response(np.fft.rfftfreq(samples, 1 / rate)), samples)
     return shaped
 
 
 def band(low: float, high: float) -> Callable[[Float64], Float64]:
-    """A response of one between two frequencies (Hz), with soft edges of half an octave."""
+    """Make a response of one between two frequencies (Hz), with soft edges of half an octave."""
 
     def response(hertz: Float64) -> Float64:
         octave = np.log2(np.maximum(hertz, 1.0))
@@ -58,7 +62,7 @@ def band(low: float, high: float) -> Callable[[Float64], Float64]:
 def bursts(
     rng: np.random.Generator, time: Float64, every: float, attack: float, decay: tuple[float, float]
 ) -> list[tuple[slice, Float64]]:
-    """Places of sounds that come at random, on average `every` so many seconds, and their envelopes."""
+    """Draw places of sounds that come at random, on average `every` so many seconds, and their envelopes."""
     rate = round(1 / (time[1] - time[0])) if len(time) > 1 else 1
     found, at = [], rng.exponential(every)
     while at < len(time) / rate:
@@ -72,7 +76,7 @@ def bursts(
 
 
 def slowly(rng: np.random.Generator, time: Float64, rate: int, hertz: float) -> Float64:
-    """Between 0 and 1, changing about `hertz` times a second."""
+    """Make a curve between 0 and 1 that changes about `hertz` times a second."""
     if len(time) < 2:
         return np.zeros(len(time))
     low = coloured(rng, len(time), rate, lambda f: np.exp(-((f / hertz) ** 2)))
@@ -95,7 +99,7 @@ def _pulsing(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _chords(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """Chords of three or four notes with overtones, one after the other."""
+    """Make chords of three or four notes with overtones, one after the other."""
     result = np.zeros(len(time))
     length = rng.uniform(0.15, 1.2)
     for first in np.arange(0, len(time) / rate, length):
@@ -117,7 +121,7 @@ def _clicks(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _breath(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """In and out, each with a colour of its own."""
+    """Make breath in and out, each with a colour of its own."""
     period = rng.uniform(2, 5)
     phase = np.sin(2 * np.pi * (time / period + rng.random()))
     top = 0.45 * rate
@@ -128,7 +132,7 @@ def _breath(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _puffs(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """Breath in puffs, each with a colour of its own."""
+    """Make breath in puffs, each with a colour of its own."""
     result = 0.003 * rng.standard_normal(len(time))
     for place, envelope in bursts(rng, time, rng.uniform(0.5, 2), rng.uniform(0.02, 0.2), (0.04, 0.3)):
         low = rng.uniform(150, 1200)
@@ -138,7 +142,7 @@ def _puffs(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _throat(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """Air through a narrow throat that flutters, in and out."""
+    """Make air through a narrow throat that flutters, in and out."""
     flutter = 2 * np.pi * rng.uniform(15, 60) * (time + 0.05 * slowly(rng, time, rate, 3))
     rough = np.clip(0.5 + rng.uniform(0.5, 2) * np.sin(flutter), 0, 1)
     low = coloured(rng, len(time), rate, band(rng.uniform(60, 200), rng.uniform(400, 1200)))
@@ -159,11 +163,22 @@ def _fan(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _keys(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """Keys that are pressed and let go."""
+    """Make keys that are pressed and let go."""
     result = 0.003 * rng.standard_normal(len(time))
     for place, envelope in bursts(rng, time, rng.uniform(0.12, 0.5), 0.001, (0.004, 0.03)):
         tone = np.sin(2 * np.pi * rng.uniform(200, 3000) * time[place])
         result[place] += envelope * (rng.standard_normal(len(envelope)) + rng.uniform(0, 1) * tone)
+    return result
+
+
+def _thumps(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
+    """Make steps and blows: low noise that dies away, with a tone in it or without."""
+    result = 0.002 * rng.standard_normal(len(time))
+    for place, envelope in bursts(rng, time, rng.uniform(0.3, 1), 0.003, (0.015, 0.1)):
+        low = rng.uniform(40, 250)
+        blow = coloured(rng, len(envelope), rate, band(low, low * rng.uniform(2, 10)))
+        tone = np.sin(2 * np.pi * low * time[place])
+        result[place] += envelope * (blow / max(float(blow.std()), 1e-12) + rng.uniform(0, 2) * tone)
     return result
 
 
@@ -178,7 +193,7 @@ def _dialling(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _gusts(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """Noise of a band whose loudness comes and goes as often as syllables do, or more slowly."""
+    """Make noise of a band whose loudness comes and goes as often as syllables do, or more slowly."""
     low = rng.uniform(100, 0.15 * rate)
     noisy = coloured(rng, len(time), rate, band(low, min(low * rng.uniform(1.5, 8), 0.49 * rate)))
     moving: Float64 = noisy * slowly(rng, time, rate, rng.uniform(0.3, 6)) ** rng.uniform(1, 4)
@@ -186,7 +201,7 @@ def _gusts(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _sweeps(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
-    """A buzz or whistle whose pitch and loudness wander."""
+    """Make a buzz or whistle whose pitch and loudness wander."""
     low = rng.uniform(80, 800)
     hertz = low * 2 ** (rng.uniform(0.2, 2) * slowly(rng, time, rate, rng.uniform(0.3, 4)))
     phase = 2 * np.pi * np.cumsum(hertz) / rate
@@ -196,7 +211,7 @@ def _sweeps(rng: np.random.Generator, time: Float64, rate: int) -> Float64:
 
 
 def _colour(power: float) -> Noise:
-    """Noise of a spectrum that falls with this power of the frequency."""
+    """Make noise of a spectrum that falls with this power of the frequency."""
     return lambda rng, time, rate: coloured(rng, len(time), rate, lambda f: np.maximum(f, 20.0) ** -power)
 
 
@@ -214,6 +229,7 @@ NOISES: Mapping[str, Noise] = {
     "throat": _throat,
     "fan": _fan,
     "keys": _keys,
+    "thumps": _thumps,
     "dialling": _dialling,
     "gusts": _gusts,
     "sweeps": _sweeps,

@@ -88,7 +88,7 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
     """
     path = audio_path(utterance, folder)
     try:
-        with opened(path) as file:
+        with hushed(path), opened(path) as file:
             file.seek(min(utterance.start_sample, file.frames))
             wanted = min(utterance.num_samples, int(seconds * utterance.sampling_rate))
             block = np.nan_to_num(file.read(wanted, dtype="float32", always_2d=True))
@@ -110,9 +110,10 @@ _QUIET = (b"RIFF", b"RF64", b"fLaC", b"NIST", b"OggS", b"FORM")
 
 
 @contextmanager
-def hushed(path: Path) -> Iterator[None]:
-    """Keep libmpg123 from printing notes on a file: what is wrong with it is said by the error. It turns off all of
-    standard error, so no other thread may have something to say."""
+def hushed(path: Path) -> Iterator[list[str]]:
+    """Keep libmpg123 from printing notes on a file; afterwards the list has them. All that goes to standard error is
+    taken for such notes, so no other thread may have something to say."""
+    said: list[str] = []
     try:
         with open(path, "rb") as file:
             talks = file.read(4) not in _QUIET
@@ -120,17 +121,18 @@ def hushed(path: Path) -> Iterator[None]:
     except OSError:  # without a file, or without standard error
         kept = None
     if kept is None:
-        yield
+        yield said
         return
     sys.stderr.flush()
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+    with os.fdopen(os.memfd_create("notes"), "rb") as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            notes.seek(0)
+            said += notes.read().decode(errors="replace").splitlines()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _FRAMES_PER_SECOND = 100
 
 
 def _session() -> Any:
-    """The network.
+    """Load the network.
 
     Raises:
         UserError: it is not installed.
@@ -75,7 +75,8 @@ class Silero:
         self._waiting = self._waiting[len(self._waiting) // size * size :]
 
     def frames(self, first: int, end: int) -> Samples:
-        """(T,) chances of frames `first` to `end`; those of the last window stand for what has not filled one yet."""
+        """Return (T,) chances of frames `first` to `end`; those of the last window stand for what has not filled one
+        yet."""
         if not self._chances:
             return np.zeros(end - first, np.float32)
         window = self._window(np.arange(first, end)) - self._first
@@ -90,5 +91,5 @@ class Silero:
             self._chances, self._first = self._chances[drop:], self._first + drop
 
     def _window(self, frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The windows in which frames begin."""
+        """Return the windows in which frames begin."""
         return frames * self._rate // (_FRAMES_PER_SECOND * _WINDOWS[self._rate])

@@ -15,15 +15,15 @@ import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import IO, final
 
 import numpy as np
 
-from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, opened
+from roundelay.speech.audio.reading import READ_AT_ONCE, AudioError, Samples, SoundFile, hushed, opened
 from roundelay.speech.bindings import soundfile
 from roundelay.speech.data.problems import Unusable, counted
 
@@ -49,12 +49,14 @@ class Sound:
         rate: Hz.
         samples: of each channel, as the header has it; None where it does not say.
         blocks: (N, C) float32, between -1 and 1; reading raises `Unusable`.
+        remarks: on what could not be read, once all else is.
     """
 
     rate: int
     channels: int
     samples: int | None
     blocks: Iterator[Samples]
+    remarks: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -77,8 +79,12 @@ def open_sound(path: Path) -> Iterator[Sound]:
 @contextmanager
 def _opened_somehow(path: Path) -> Iterator[Sound]:
     if _known(path):
-        with opened(path) as file:
-            yield Sound(file.samplerate, file.channels, file.frames, _finite(_read(file)))
+        remarks: list[str] = []
+        with ExitStack() as stack:
+            with hushed(path) as notes:
+                file = stack.enter_context(opened(path))
+            blocks = _read(file, path, notes, remarks)
+            yield Sound(file.samplerate, file.channels, file.frames, _finite(blocks), remarks)
         return
     program = shutil.which(FFMPEG)
     if program is None:
@@ -95,7 +101,7 @@ def _known(path: Path) -> bool:
     try:
         if not path.is_file() or not path.stat().st_size:
             return True
-        with soundfile.SoundFile(path):
+        with hushed(path), soundfile.SoundFile(path):
             return True
     except soundfile.LibsndfileError:
         with open(path, "rb") as file:
@@ -106,13 +112,23 @@ def _known(path: Path) -> bool:
         return True
 
 
-def _read(file: SoundFile) -> Iterator[Samples]:
+def _read(file: SoundFile, path: Path, notes: list[str], remarks: list[str]) -> Iterator[Samples]:
     size, read = max(1, READ_AT_ONCE // file.channels), 0
-    while len(block := file.read(size, dtype="float32", always_2d=True)):
+    while True:
+        with hushed(path) as said:
+            block = file.read(size, dtype="float32", always_2d=True)
+        notes += said
+        if not len(block):
+            break
         read += len(block)
         yield block
-    if read < file.frames and file.format in _EXACT:
+    if read >= file.frames:
+        return
+    if file.format in _EXACT:
         raise Unusable(f"is cut short: {read} of {counted(file.frames, 'sample')} can be read; get the file again")
+    if notes:  # of its decoder; else the header may only have guessed
+        lost = (file.frames - read) / file.samplerate
+        remarks.append(f"damaged or cut short: about {lost:.1f} s of it cannot be read; get the file again")
 
 
 def _finite(blocks: Iterator[Samples]) -> Iterator[Samples]:
@@ -184,7 +200,7 @@ def _exactly(stream: IO[bytes], count: int) -> bytes:
 
 
 def _last_words(said: IO[bytes], path: Path) -> str:
-    """The last line that ffmpeg has said, without the name of the file, which the message begins with."""
+    """Return the last line that ffmpeg has said, without the name of the file, which the message begins with."""
     said.seek(0)
     lines = [line.strip() for line in said.read(4000).decode(errors="replace").splitlines() if line.strip()]
     return f" ({lines[-1].removeprefix(f'file:{path}: ')[:200]})" if lines else ""

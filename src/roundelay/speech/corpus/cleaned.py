@@ -63,7 +63,7 @@ def _why(utterance: Utterance, found: Cleaned) -> str:
 
 
 def by_kind(changes: Mapping[Change, int]) -> dict[Kind, int]:
-    """Number of changes of each kind that occurs, the most telling first."""
+    """Return the number of changes of each kind that occurs, the most telling first."""
     counts: Counter[Kind] = Counter()
     for change, times in changes.items():
         counts[change.kind] += times
@@ -71,17 +71,17 @@ def by_kind(changes: Mapping[Change, int]) -> dict[Kind, int]:
 
 
 def written_so(changes: Mapping[Kind, int]) -> str:
-    """A sentence on transcripts that were written as those of a model's corpus; empty where nothing was changed."""
+    """Say what was changed in transcripts that a model is compared with; empty where nothing was."""
     if not changes:
         return ""
     told = ", ".join(
         f"{times:,} x {CHANGE_KINDS[kind].partition(',')[0].partition(':')[0]}" for kind, times in changes.items()
     )
-    return f"transcripts were written in the model's words, as its corpus was: {told}"
+    return f"transcripts were written in the model's words: {told}"
 
 
 def table(changes: Mapping[Change, int]) -> list[tuple[str, str, str]]:
-    """A row for each kind: what it is, its most frequent changes, and how often."""
+    """Return a row for each kind: what it is, its most frequent changes, and how often."""
     rows = []
     for kind, total in by_kind(changes).items():
         some = sorted(((c, n) for c, n in changes.items() if c.kind == kind), key=lambda one: (-one[1], one[0].before))
@@ -109,7 +109,7 @@ def write_changes(folder: Path, changes: Mapping[Change, int]) -> None:
 
 
 def read_changes(folder: Path) -> dict[Change, int]:
-    """The list that `write_changes` wrote; empty where there is none, of an older version."""
+    """Return the list that `write_changes` wrote; empty where there is none, of an older version."""
     path = folder / CHANGES_FILE
     if not path.is_file():
         return {}

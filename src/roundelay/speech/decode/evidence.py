@@ -3,8 +3,8 @@
 Two measures of the frames that a word was found in:
 
     support    mean of log p(s_t | x_t): how sure the network is of the states of the word's path
-    likeness   mean log-likelihood of a mixture of Gaussians of training speech: of cepstra without loudness, of what a
-               telephone lets through, and of their slopes
+    likeness   mean of log p(y_t | speech) - log p(y_t | noise), two mixtures of Gaussians, of training speech and of
+               made noise; y_t are cepstra without loudness, of what a telephone lets through, and their slopes
 
 Both of the word alone, and of the words around it that follow each other within half a second: noise is doubtful
 from beginning to end, a word among others may be. Their weighted sum
@@ -48,12 +48,13 @@ _AROUND = 0.5  # s between words that are judged together
 _COMPONENTS, _ROUNDS = 64, 6
 _MOST_FRAMES = 60_000  # that the mixture is estimated of
 _LONGEST, _RARE, _LONGER = 0.999, 0.995, 1.5
+_MOST_LIKE = 20.0  # nats that a frame may say for speech, or for noise
 _SURE = 1e-4  # confidences are this far from 0 and 1 at least
 
 
 @dataclass(frozen=True)
 class Likeness:
-    """A mixture of Gaussians of speech: lists for JSON."""
+    """A mixture of Gaussians of speech, or of noise: lists for JSON."""
 
     weights: tuple[float, ...]
     means: tuple[tuple[float, ...], ...]
@@ -78,6 +79,7 @@ class Evidence:
         least: a word whose sum is below it was not said.
         least_likeness: nor was one that is less like speech than this.
         confidence: a, e and d of the line that makes confidences true.
+        noise: what `likeness` is measured against; None where an earlier version packed it.
     """
 
     longest: Mapping[str, float]
@@ -88,46 +90,47 @@ class Evidence:
     least: float
     least_likeness: float
     confidence: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    noise: Likeness | None = None
 
     def __post_init__(self) -> None:
+        mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
         sizes = {len(self.usual), len(self.weights)}
-        width = {len(row) for row in (*self.likeness.means, *self.likeness.variances)}
-        numbers = [
-            *self.usual,
-            *self.weights,
-            *self.likeness.weights,
-            self.offset,
-            self.least,
-            self.least_likeness,
-            *self.confidence,
-        ]
-        numbers += [value for rows in (self.likeness.means, self.likeness.variances) for row in rows for value in row]
+        width = {len(row) for one in mixtures for row in (*one.means, *one.variances)}
+        numbers = [*self.usual, *self.weights, self.offset, self.least, self.least_likeness, *self.confidence]
+        numbers += [value for one in mixtures for row in (one.weights, *one.means, *one.variances) for value in row]
         whole = (
             sizes == {len(MEASURES)}
             and len(width) == 1
-            and len(self.likeness.means) == len(self.likeness.variances) == len(self.likeness.weights)
+            and all(len(one.means) == len(one.variances) == len(one.weights) for one in mixtures)
         )
-        positive = all(value > 0 for row in (*self.likeness.variances, self.likeness.weights) for value in row)
+        positive = all(value > 0 for one in mixtures for row in (*one.variances, one.weights) for value in row)
         if not whole or not positive or not all(map(math.isfinite, numbers)):
-            raise UserError("evidence: measures, mixture and weights do not fit together. Pack the model again.")
+            raise UserError("evidence: measures, mixtures and weights do not fit together. Pack the model again.")
+
+    def likenesses(self, frames: Float32) -> Float64:
+        """Measure how much frames (T, D), as of `cepstra`, are like speech: (T,)."""
+        found: Float64 = self.likeness.mixtures.loglikes(frames)[:, 0].astype(np.float64)
+        if self.noise is not None:
+            found = np.clip(found - self.noise.mixtures.loglikes(frames)[:, 0], -_MOST_LIKE, _MOST_LIKE)
+        return found
 
     def sums(self, measures: Float64) -> Float64:
-        """The weighted sums of (words, 4) measures."""
+        """Return the weighted sums of (words, 4) measures."""
         found: Float64 = self.offset + np.minimum(measures, self.usual) @ np.array(self.weights)
         return found
 
     def believed(self, measures: Float64) -> Bools:
-        """(words,) True for those that can have been said."""
+        """Return (words,) True for those that can have been said."""
         found: Bools = (self.sums(measures) >= self.least) & (measures[:, _LIKENESS] >= self.least_likeness)
         return found
 
     def sure(self, confidence: float, total: float) -> float:
-        """The confidence of a word with this weighted sum, made true."""
+        """Return the confidence of a word with this weighted sum, made true."""
         slope, evident, offset = self.confidence
         return 1 / (1 + math.exp(-(slope * log_odds(confidence) + evident * (total - self.least) + offset)))
 
     def made_true(self, timed: Sequence[TimedWord], measures: Float64) -> tuple[TimedWord, ...]:
-        """Words with their confidences made true, those that have any."""
+        """Return words with their confidences made true, those that have any."""
         return tuple(
             word if word.confidence is None else replace(word, confidence=self.sure(word.confidence, total))
             for word, total in zip(timed, self.sums(measures).tolist(), strict=bool(timed))
@@ -150,13 +153,13 @@ class FoundWord:
 
 
 def cepstra(bands: Float32) -> Float32:
-    """(T, D) of log mel energies (T, B): cepstra without loudness, and slopes of all."""
+    """Return (T, D) of log mel energies (T, B): cepstra without loudness, and slopes of all."""
     found = bands @ cepstral_matrix(bands.shape[1])
     return np.concatenate([found[:, 1:], deltas(found)], axis=1)
 
 
 def mixture_of(frames: Float32, rng: np.random.Generator) -> Likeness:
-    """The mixture of frames (T, D) of speech."""
+    """Estimate the mixture of frames (T, D)."""
     some = frames[rng.permutation(len(frames))[:_MOST_FRAMES]]
     one = np.zeros(len(some), np.int64)
     found = single_gaussians(some, one, 1)
@@ -170,8 +173,8 @@ def mixture_of(frames: Float32, rng: np.random.Generator) -> Likeness:
 
 
 def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, float]:
-    """Seconds that each phone lasts at most, by name: half as long again as all but one in a thousand of it, or, where
-    it is rare, as all but one in 200 of all phones."""
+    """Return seconds that each phone lasts at most, by name: half as long again as all but one in a thousand of it, or,
+    where it is rare, as all but one in 200 of all phones."""
     phones, states = alignment.phones, alignment.states
     starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
     lasting, which = np.diff(np.append(starts, len(phones))), phones[starts]
@@ -185,13 +188,13 @@ def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, floa
     return found
 
 
-def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float32, frame_seconds: float) -> Float64:
-    """(words, 4) measures.
+def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64, frame_seconds: float) -> Float64:
+    """Return (words, 4) measures.
 
     Args:
         words: in order.
         posteriors: (T, S) log p(s | x).
-        likeness: (T,) log-likelihoods of speech.
+        likeness: (T,) of `Evidence.likenesses`.
         frame_seconds: from one row to the next.
     """
     own = np.array(
@@ -209,11 +212,11 @@ def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float32,
 
 
 def log_odds(confidence: float) -> float:
-    """ln(c / (1 - c)) of a confidence, held away from both ends."""
+    """Return ln(c / (1 - c)) of a confidence, held away from both ends."""
     held = min(max(confidence, _SURE), 1 - _SURE)
     return math.log(held / (1 - held))
 
 
 def too_long(word: FoundWord, longest: Mapping[str, float], frame_seconds: float) -> bool:
-    """True if a phone of the word lasts longer than phones do."""
+    """Return True if a phone of the word lasts longer than phones do."""
     return any(rows * frame_seconds > longest.get(name, USUAL_LONGEST) for name, rows in word.phones)

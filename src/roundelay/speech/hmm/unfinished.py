@@ -60,7 +60,7 @@ class Unfinished:
         return found, f"going on after {found.describe()}"
 
     def describe(self) -> str:
-        """Passes that are done so far, in words."""
+        """Return passes that are done so far, in words."""
         return f"pass {self.told['passes']} of {self.told['of']} of {self.told['stage']}"
 
     @property
@@ -80,13 +80,13 @@ class Unfinished:
         log[:] = self.told["log"]
 
     def passes(self, stage: str) -> tuple[int, Mixtures | None]:
-        """Number of passes of a stage that are done, and the mixtures after them."""
+        """Return the number of passes of a stage that are done, and the mixtures after them."""
         if self.stage != stage:
             return 0, None
         return int(self.told["passes"]), load_mixtures(self.folder / self.told["mixtures"])
 
     def after_monophones(self) -> tuple[Mixtures, DecisionTree, int]:
-        """The monophones, the tree that was grown on their labels, and how many contexts it has seen."""
+        """Return the monophones, the tree that was grown on their labels, and how many contexts it has seen."""
         tree = DecisionTree.from_json(read_json(self.folder / _TREE))
         return load_mixtures(self.folder / _MONO), tree, int(self.told["contexts_seen"])
 
@@ -143,7 +143,7 @@ class Unfinished:
 
 
 def kept_in(out: Path) -> str:
-    """Passes that an interrupted alignment has kept in its folder, in words; empty: nothing."""
+    """Return passes that an interrupted alignment has kept in its folder, in words; empty: nothing."""
     try:
         told = read_checked(out / UNFINISHED_FOLDER / STATE_JSON, "")
         return Unfinished(out / UNFINISHED_FOLDER, {}, told).describe()

@@ -86,7 +86,7 @@ class Cleaner:
         self._known: dict[tuple[str, bool], tuple[tuple[str, ...], Kind | None]] = {}
 
     def __call__(self, text: str) -> Cleaned:
-        """The words of a transcript."""
+        """Return the words of a transcript."""
         made = Cleaned()
         pieces = list(self._pieces(text, made))
         ends = [place for place, (piece, said) in enumerate(pieces) if said or bare(piece)]
@@ -101,7 +101,8 @@ class Cleaner:
         return made
 
     def _pieces(self, text: str, made: Cleaned) -> Iterator[tuple[str, bool]]:
-        """The words between marks, and True for marks that are words of the dictionary; notes what becomes of marks."""
+        """Yield the words between marks, and True for marks that are words of the dictionary; notes what becomes of
+        marks."""
         place = 0
         for mark in MARKS.finditer(text):
             yield from ((word, False) for word in text[place : mark.start()].split())
@@ -118,11 +119,11 @@ class Cleaner:
         yield from ((word, False) for word in text[place:].split())
 
     def _listed(self, mark: str) -> str | None:
-        """The mark as the dictionary lists it, in whatever case."""
+        """Return the mark as the dictionary lists it, in whatever case."""
         return mark if mark in self._lexicon else self._near.in_other_case(mark)
 
     def _of_mark(self, group: str, inside: str) -> tuple[Kind, list[str]]:
-        """The kind of a mark, and the words in it that were said."""
+        """Return the kind of a mark, and the words in it that were said."""
         words = inside.split()
         if group == "variant":
             return "punctuation", []
@@ -137,7 +138,7 @@ class Cleaner:
         return "noise" if any(map(bare, words)) else "punctuation", []
 
     def _plain(self, word: str, last: bool) -> tuple[tuple[str, ...], Kind | None]:
-        """The words that stand for one without marks, and the kind of the change; None: it stays."""
+        """Return the words that stand for one without marks, and the kind of the change; None: it stays."""
         if (found := self._known.get((word, last))) is None:
             found = self._known[word, last] = self._made_of(word, last)
         return found
@@ -158,8 +159,8 @@ class Cleaner:
         return ((made,) if made else ()), None if made == word else _kind(word, plain, made)
 
     def _without_stop(self, listed: str, last: bool) -> str | None:
-        """The word of the dictionary without the full stop at its end, where that is the sentence's, or says nothing of
-        how it is said."""
+        """Return the word of the dictionary without the full stop at its end, where that is the sentence's, or says
+        nothing of how it is said."""
         if not listed.endswith("."):
             return None
         short = listed[:-1] if listed[:-1] in self._lexicon else self._near.in_other_case(listed[:-1])
@@ -169,7 +170,7 @@ class Cleaner:
         return short if said <= said_short or (last and "." not in short) else None
 
     def _letters(self, word: str) -> tuple[str, ...]:
-        """The letters of an abbreviation with stops, where the dictionary has them all."""
+        """Return the letters of an abbreviation with stops, where the dictionary has them all."""
         dotted = word.rstrip(",;:!?\"')").lstrip("\"'(")
         if not _DOTTED.fullmatch(dotted):
             return ()
@@ -178,7 +179,7 @@ class Cleaner:
 
 
 def _kind(word: str, plain: str, made: str) -> Kind:
-    """The kind of a change of spelling."""
+    """Return the kind of a change of spelling."""
     if made.casefold() == word.casefold():
         return "case"
     if made.casefold() == plain.casefold():
@@ -188,6 +189,6 @@ def _kind(word: str, plain: str, made: str) -> Kind:
 
 
 def _is_attached(text: str, start: int, end: int) -> bool:
-    """True if a stretch of a text is part of a word with a hyphen: th[ink]-, -[th]at."""
+    """Return True if a stretch of a text is part of a word with a hyphen: th[ink]-, -[th]at."""
     before, after = text[:start][-1:], text[end:][:1]
     return (before == "-" or after == "-") and not (before + after).isspace()

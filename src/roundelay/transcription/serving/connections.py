@@ -230,7 +230,7 @@ class Conversing(WebSocketsSansIOProtocol):
 
 
 def answer(status: HTTPStatus, why: str) -> bytes:
-    """An error of HTTP/1.1, whole, where no request could be made out."""
+    """Return an error of HTTP/1.1, whole, where no request could be made out."""
     reply = refusal(Refused(status, why))
     head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {reply.kind}\r\n"
     return f"{head}Content-Length: {len(reply.body)}\r\nConnection: close\r\n\r\n".encode() + reply.body

@@ -35,7 +35,7 @@ class ForkedWorker(Protocol):
     """Everything that a fork needs, loaded."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Facts of the model, for the server to tell."""
+        """Return facts of the model, for the server to tell."""
         ...
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:

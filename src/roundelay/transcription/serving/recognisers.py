@@ -45,7 +45,7 @@ class Recognition:
             raise Died from None
 
     async def told(self) -> tuple[bytes, bytes]:
-        """The next message: its first byte and the rest.
+        """Return the next message: its first byte and the rest.
 
         Raises:
             Died: none comes.
@@ -107,7 +107,7 @@ class Recognisers:
 
     @asynccontextmanager
     async def recognition(self, asked: Mapping[str, Any], file: int | None = None) -> AsyncGenerator[Recognition, None]:
-        """A process that does what is asked; it ends with the block.
+        """Start a process that does what is asked; it ends with the block.
 
         Args:
             asked: what is told to `ForkedWorker.work`.

@@ -44,7 +44,8 @@ def event(told: Mapping[str, Any]) -> bytes:
 
 
 def _verbose(transcript: ChannelTranscript) -> Reply:
-    """Words and segments with times; of what others say of a segment, the mean logarithm of the words' confidences."""
+    """Words and segments with times; of what others say of a segment, the mean logarithm of the words' confidences,
+    null where they have none."""
     return as_json(
         HTTPStatus.OK,
         {
@@ -66,7 +67,7 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
         "seek": 0,
         "tokens": [],
         "temperature": 0.0,
-        "avg_logprob": round(sum(sure) / len(sure), 4) if sure else 0.0,
+        "avg_logprob": round(sum(sure) / len(sure), 4) if sure else None,
         "compression_ratio": 1.0,
         "no_speech_prob": 0.0 if segment.words else 1.0,
     }

@@ -1,7 +1,6 @@
 """The work of a process of recognition: one recording to its reply, or one person who speaks, to the end."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,20 +39,23 @@ class Recognising:
         options: of transcribing; one channel, in this process.
         listen: makes a recogniser of what somebody says, with words so far or, given False, without.
         words: that it knows.
+        caveats: sentences on what it cannot do, for people.
     """
 
     model: Recogniser
     options: Options
     listen: Callable[[bool], Listening]
     words: Sequence[str] = ()
+    caveats: Sequence[str] = ()
 
     def facts(self) -> Mapping[str, Any]:
-        """Facts of the model, for the server to tell."""
+        """Return facts of the model, for the server to tell."""
         return {
             "sample_rate": self.model.sample_rate,
             "most_seconds": self.options.most_seconds,
             "words": len(self.words),
             "some_words": self.words[:MOST_WORDS],
+            "caveats": self.caveats,
         }
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
@@ -81,7 +83,7 @@ class Recognising:
         yield from _pieces(REPLIES[wanted](self.transcript(recording)))
 
     def transcript(self, recording: BinaryIO) -> ChannelTranscript:
-        """The words of a recording.
+        """Return the words of a recording.
 
         Raises:
             Refused: it cannot be used.
@@ -103,7 +105,7 @@ class Recognising:
 
 
 def _path(recording: BinaryIO) -> Path:
-    """A path to a file without a name, for this process and a program that reads in its place."""
+    """Return a path to a file without a name, for this process and a program that reads in its place."""
     return Path(f"/proc/{os.getpid()}/fd/{recording.fileno()}")
 
 
@@ -128,10 +130,9 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
     """
     torch.set_num_threads(1)
     model = load_model(folder)
-    for caveat in model.caveats:
-        print(caveat, file=sys.stderr)
     words = [word for word in model.lexicon.words if not word.startswith("<")]
-    found = Recognising(model, Options(most_seconds=most_seconds), lambda so_far: Live(model, so_far=so_far), words)
+    options = Options(most_seconds=most_seconds)
+    found = Recognising(model, options, lambda so_far: Live(model, so_far=so_far), words, model.caveats)
     # Half a second of noise, in which some models find words: what is made at first use, no fork has to make.
     with tempfile.TemporaryFile() as file:
         noise = stream(0, "first use").normal(0, 0.1, model.sample_rate // 2)

@@ -104,6 +104,8 @@ class SharedColumns:
             SharedTable(shares.terms, stop=None),
             SharedTable(shares.made, published=True),
         ]
+        self._lasting = list(self._seldom)
+        self._seldom.append(SharedTable(arena.optimizer.scalars, stop=None))  # masses, if rows are weighed
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
         self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
         at_meetings = [
@@ -155,8 +157,9 @@ class SharedColumns:
         self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
 
     def record(self, ranks: Sequence[int]) -> bytes:
-        """A copy of what `ranks` have done so far, for the host to which they come back."""
-        return b"".join(table.read(ranks) for table in self._seldom)
+        """A copy of what `ranks` have done so far, for the host to which they come back, where their rows have mass
+        0."""
+        return b"".join(table.read(ranks) for table in self._lasting)
 
     def enter_record(self, ranks: Sequence[int], data: bytes) -> None:
         """The inverse of `record`: all of it, or nothing.
@@ -164,7 +167,7 @@ class SharedColumns:
         Raises:
             InvalidMessage: it is none.
         """
-        for table, columns in zip(self._seldom, _found(self._seldom, ranks, data), strict=True):
+        for table, columns in zip(self._lasting, _found(self._lasting, ranks, data), strict=True):
             table.write(ranks, columns)
 
     def _tables(self, everything: bool) -> list[SharedTable]:

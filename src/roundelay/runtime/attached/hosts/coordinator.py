@@ -298,7 +298,7 @@ class SessionCoordinator:
             if centre:
                 host.model.copy_(rows[-1].vector)
             else:
-                take_mean(host.model, [rows[rank].vector for rank in holders])
+                take_mean(host.model, [rows[rank].vector for rank in holders], host.arena.shares(holders))
         host.begin_gatherings()
         for remote in hosts.inside():
             self._tell_meeting(remote, number, present, kind in WITH_MODEL)

@@ -85,6 +85,7 @@ class SessionRequest:
             shown_bytes=self.shown_bytes,
             tensors=self.tensors,
             centre_memory=self.strategy.centre_memory,
+            weighed=self.strategy.weighed,
         )
 
     @property

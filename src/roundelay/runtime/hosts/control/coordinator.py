@@ -366,6 +366,9 @@ class MultiHostRuntime(Runtime):
         self._mirrors.fetch("row")
         return self.local_runtime.rows()
 
+    def shares(self) -> list[float] | None:
+        return self.local_runtime.shares()
+
     def centre(self) -> Tensor:
         return self.local_runtime.centre()
 

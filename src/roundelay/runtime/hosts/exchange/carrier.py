@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
-from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer, largest
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, fraction, integer, largest
 from roundelay.runtime.hosts.exchange.row_format import (
     Buffer,
     Fragment,
@@ -132,9 +132,10 @@ class RowCarrier:
             self.look_at(terms.peer)
             self._until = deadline
             try:
-                seen = self._check_out(lease, terms, private, wanted)
-                if seen is None:
+                found = self._check_out(lease, terms, private, wanted)
+                if found is None:
                     return None
+                seen, terms = found
                 payload = [self._sent.filled(terms.fragment.size, terms.codec)]
                 payload += [] if terms.report else map(_bytes, private)
                 expected = terms.vector_bytes if terms.returns else 0
@@ -147,7 +148,8 @@ class RowCarrier:
 
     def _check_out(
         self, lease: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
-    ) -> int | None:
+    ) -> tuple[int, ExchangeTerms] | None:
+        """The version of the row that is sent, and the terms, with its mass; None: it is not wanted any more."""
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
         with row.lock:
@@ -161,7 +163,7 @@ class RowCarrier:
                 self._in_flight = terms.peer, lease
                 row.check_out(lease)
             self._state.take(Event.CHECK_OUT)
-            return row.version
+            return row.version, terms if terms.decay is None else replace(terms, mass=row.weight)
 
     def _own_memory(self) -> Tensor:
         if self._error is None:
@@ -179,14 +181,16 @@ class RowCarrier:
     ) -> Carried | None:
         row, theirs = self._row, integer(reply, "version")
         age = None if terms.since is None else integer(reply, "age")
+        share = None if terms.decay is None else fraction(reply, "share")
         self._until = time.monotonic() + self._network.patience
         with row.lock:
             if not self._is_back(lease) or not wanted():
                 return None
+            row.fade(terms.mass, terms.decays[0])
             row.begin()
             untouched = row.version == seen
             if not terms.report:
-                vectors = self._scratch, terms.applied(age), private
+                vectors = self._scratch, terms.applied(age, share=share), private
                 along = len(terms.along)
                 apply_reply(row, terms.fragment, terms.codec, self._sent, self._found, *vectors, untouched, along)
             elif terms.returns:

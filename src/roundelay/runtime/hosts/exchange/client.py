@@ -195,8 +195,9 @@ class LearnerChannel:
         whole, report = Fragment.whole(self._client.layout.parameters), "report" in request
         peer, rule, since = request["peer"], request["rule"], request["since"]
         beside, along = tuple(request.get("report", ())), tuple(request.get("along", ()))
-        terms = ExchangeTerms(peer, rule, whole, FP32, len(private), since, report=report, beside=beside, along=along)
-        return terms, private
+        decay = tuple(request["decay"]) if "decay" in request else None
+        about: dict[str, Any] = {"report": report, "beside": beside, "along": along, "decay": decay}
+        return ExchangeTerms(peer, rule, whole, FP32, len(private), since, **about), private
 
     def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
         row_format, (terms, private) = self._client.row_format, self._terms(request)

@@ -11,6 +11,7 @@ from typing import Any, Self, final
 
 from torch import Tensor
 
+from roundelay.algorithms.averaging import shares_of
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import REPORTS, find
 from roundelay.core.codec import FP32, Codec
@@ -46,6 +47,8 @@ class ExchangeTerms:
         beside: names of vectors beside the centre that the rule of a report takes behind the private one.
         along: names of vectors that both learners keep, and that take part as their rows do: the rule takes those of
             the one and then those of the other.
+        decay: factors on the masses of the row of the learner that asked and of the other, where the rule weighs rows.
+        mass: of the row that travels, when it was sent.
         by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
             and the codec's memory is a vector of its own.
     """
@@ -61,6 +64,8 @@ class ExchangeTerms:
     report: bool = False
     beside: tuple[str, ...] = ()
     along: tuple[str, ...] = ()
+    decay: tuple[float, float] | None = None
+    mass: float = 0.0
 
     @property
     def mutual(self) -> bool:
@@ -99,6 +104,7 @@ class ExchangeTerms:
             **({} if self.by_run else {"memory": self.codec.memory}),
             **({"report": list(self.beside)} if self.report else {}),
             **({"along": list(self.along)} if self.along else {}),
+            **({"decay": list(self.decay), "mass": self.mass} if self.decay is not None else {}),
             **({"part": list(astuple(self.fragment.part))} if self.fragment.part != WHOLE else {}),
         }
 
@@ -121,19 +127,33 @@ class ExchangeTerms:
         centre = arena.layout.learners
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
-    def applied(self, age: int | None = None, strategy: Any = None) -> Rule:
+    def share(self, visited: float) -> float:
+        """The share of the row of the learner that asked in the two, where the row that is `visited` has that mass."""
+        return shares_of((self.mass, visited) if self.asked is None else (visited, self.mass))[0]
+
+    @property
+    def decays(self) -> tuple[float, float]:
+        """Factors on the masses of the row that travels and of the row that is visited; 1 where rows are not
+        weighed."""
+        mine, theirs = self.decay or (1.0, 1.0)
+        return (mine, theirs) if self.asked is None else (theirs, mine)
+
+    def applied(self, age: int | None = None, strategy: Any = None, share: float | None = None) -> Rule:
         """The rule for the row that travels and the row that is visited, in this order.
 
         Args:
             strategy: of the run, whose rule it may be.
+            share: of the row of the learner that asked, where rows are weighed.
 
         Raises:
             ValueError: there is no such rule.
         """
         others = self.private + len(self.beside) + 2 * len(self.along)
-        rule = find(self.rule, others, self.since is not None, strategy)
+        rule = find(self.rule, others, self.since is not None, strategy, self.decay is not None)
         if age is not None:
             rule = partial(rule, age=age)
+        if share is not None:
+            rule = partial(rule, share=share)
         return rule if self.asked is None else swapped(rule)
 
     @classmethod
@@ -173,6 +193,7 @@ class ExchangeTerms:
             "report" in header,
             names_among(header.get("report", []), layout.centre_memory),
             names_among(header.get("along", []), layout.memory),
+            *_read_weights(header, layout),
         )
         if terms.report:
             terms.check_report(layout)
@@ -227,6 +248,33 @@ def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None
     return gather
 
 
+def _read_weights(header: Mapping[str, Any], layout: Layout) -> tuple[tuple[float, float] | None, float]:
+    """Factors on the masses of two rows, and the mass of the one that travels; None and 0 where rows are not weighed.
+
+    Raises:
+        Senseless: they are none, or rows have no masses here.
+    """
+    if "decay" not in header:
+        return None, 0.0
+    decay = header["decay"]
+    if not layout.weighed or not isinstance(decay, list) or len(decay) != 2 or header["peer"] == layout.learners:
+        raise Senseless("weights of rows that have none")
+    mine, theirs = (_real({"factor": factor}, "factor", 1.0) for factor in decay)
+    return (mine, theirs), _real(header, "mass", LARGEST_NUMBER)
+
+
+def _real(header: Mapping[str, Any], name: str, largest: float) -> float:
+    """The number `name`, from 0 up to `largest`.
+
+    Raises:
+        Senseless: there is none.
+    """
+    value = header.get(name)
+    if not (type(value) is float or type(value) is int) or not 0 <= value <= largest:
+        raise Senseless(f"{name} is no number from 0 to {largest:g}")
+    return float(value)
+
+
 def read_part(header: Mapping[str, Any]) -> VectorFragment:
     """The part of the rows that a strategy has said.
 
@@ -277,6 +325,18 @@ def integer(message: Message, name: str) -> int:
     if type(value) is not int or abs(value) >= LARGEST_NUMBER:
         raise BadFrame(f"a reply without {name}")
     return value
+
+
+def fraction(message: Message, name: str) -> float:
+    """A number of a reply from 0 to 1.
+
+    Raises:
+        BadFrame: there is none.
+    """
+    try:
+        return _real(message.header, name, 1.0)
+    except Senseless as error:
+        raise BadFrame(f"a reply without {name}") from error
 
 
 def largest(layout: Layout) -> int:

@@ -278,14 +278,17 @@ class PeerSession:
         return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        fragment, codec, header = terms.fragment, terms.codec, dict[str, int]()
+        fragment, codec, header, share = terms.fragment, terms.codec, dict[str, Any](), None
         error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
         with self._client.row_leases.held(row.rank, self._server.patience, self._look), row.lock:
             if not self._lives(row) or not self._is_wanted(row, terms):
                 return None
             if terms.since is not None:
                 header["age"] = row.version - terms.since
-            rule: Any = terms.applied(header.get("age"), self._server.strategy)
+            if terms.decay is not None:
+                header["share"] = share = terms.share(weight := row.weight)
+                row.fade(weight, terms.decays[1])
+            rule: Any = terms.applied(header.get("age"), self._server.strategy, share)
             row.begin()
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]

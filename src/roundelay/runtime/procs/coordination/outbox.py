@@ -117,7 +117,8 @@ class Outbox:
                 "for what that row's learner remembers and this one does not bring: neither travels. Run this strategy "
                 "on one host."
             )
-        text = {"rule": rule, "since": effect.since, "private": [] if along else private}
+        text: dict[str, Any] = {"rule": rule, "since": effect.since, "private": [] if along else private}
+        text |= {} if effect.decay is None else {"decay": list(effect.decay)}
         text |= {"part": list(astuple(effect.fragment))} if part else {}
         text |= {"report": list(effect.theirs)} if reports else {"along": private} if along else {}
         return text if effect.codec.exact else text | self._coded(effect)

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.averaging import shares_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
 from roundelay.runtime.procs.memory.locks import ByteLock
@@ -73,6 +74,7 @@ class Layout:
     shown_bytes: int = 0  # what each learner may show the others besides vectors
     tensors: int = 0  # see Sizes
     centre_memory: tuple[str, ...] = ()  # vectors (P,) beside the centre, behind which they lie
+    weighed: bool = False  # rows have masses, behind the scalars of optimizers
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
@@ -90,7 +92,7 @@ class Layout:
     @cached_property
     def sizes(self) -> Sizes:
         """Numbers that shapes of tables depend on."""
-        return Sizes(self.learners, self.centre, self.scalars, self.tensors)
+        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors)
 
     def tables(self) -> Iterator[tuple[type[View], str, Table]]:
         """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
@@ -242,7 +244,15 @@ class Arena:
     def row(self, rank: int, vector: Tensor) -> Row:
         """Row `rank`, whose parameters are in `vector` (P,), with the version, the lock and the lease that are here."""
         tables = self.row_versions
-        return Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
+        row = Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
+        if self.layout.weighed and rank < self.layout.learners:
+            row.mass = self.optimizer.scalars[rank, -1:]
+        return row
+
+    def shares(self, ranks: Sequence[int]) -> list[float] | None:
+        """Shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not
+        weighed. Of learners elsewhere they are as this host heard last."""
+        return shares_of(self.optimizer.scalars[list(ranks), -1].tolist()) if self.layout.weighed else None
 
     def _at(self, index: int) -> Tensor:
         if index not in self._opened:

@@ -21,7 +21,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay.core.progress import Progress
 from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed
-from roundelay.speech.audio.reading import AudioError, audio_shape
+from roundelay.speech.audio.reading import AudioError, audio_shape, hushed
 from roundelay.speech.audio.recordings import one_word, recordings_below, unique_names
 from roundelay.speech.audio.sound import open_sound
 from roundelay.speech.bindings import soundfile
@@ -176,7 +176,7 @@ def _readable(name: str, path: Path, converted: Path) -> Path:
         AudioError: it cannot be read.
     """
     try:
-        with soundfile.SoundFile(path):
+        with hushed(path), soundfile.SoundFile(path):
             return path
     except (soundfile.LibsndfileError, OSError):
         pass

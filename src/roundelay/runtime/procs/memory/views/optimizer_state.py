@@ -11,7 +11,8 @@ from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View,
 @dataclass(frozen=True)
 class OptimizerState(View):
     """A learner writes its own items while a segment runs, the parent all of them between segments. Others read
-    `scalars` under the row's lock; `steps` may be read at any time, and then is right or one behind."""
+    `scalars` under the row's lock, and change a row's mass, the last of them where rows are weighed, with the row;
+    `steps` may be read at any time, and then is right or one behind."""
 
     steps: Integers = table(L)  # Local updates since the run began
-    scalars: Floats = table(L, attrgetter("scalars"), kind=np.float64)  # Numbers that each learner's optimizer keeps
+    scalars: Floats = table(L, attrgetter("scalars"), kind=np.float64)  # Numbers that each optimizer keeps; a mass

@@ -26,7 +26,7 @@ class Sizes:
 
     learners: int
     centre: bool = False
-    scalars: int = 0  # that each learner's optimizer keeps
+    scalars: int = 0  # that each learner's optimizer keeps, and the mass of its row, if rows are weighed
     tensors: int = 0  # trainable parameter tensors of a module that somebody else's loop trains
 
     @property

@@ -1,0 +1,312 @@
+"""Laws of rows that are weighed by their masses, which count steps: a slow learner helps or does nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from roundelay.algorithms.averaging import pair_average_, share_average_, shares_of
+from roundelay.algorithms.codecs import CODECS
+from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
+from roundelay.core.effects import Begin, Exchange, Wait
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.flat import CHUNK, VectorFragment
+from roundelay.core.state import Minibatch, Statistics
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, SegmentPlan
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, Senseless
+from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
+from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.resize import resized
+from roundelay.runtime.rows import NoLock, Row, adopt, reach
+from roundelay.runtime.sim.cluster import Compute, Handicap, Moment, Node, VirtualCluster
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from support.clusters import MINIBATCH, cluster, make_strategy, plan
+from support.two_hosts import LONG, ask, hosts
+from support.until import until
+
+DECAY = (0.75, 0.5)
+MASSES = st.floats(0, 1000).filter(lambda mass: mass == 0 or mass > 1e-3)
+
+
+def weighed_rows(masses: tuple[float, float], size: int = CHUNK + 5) -> list[Row]:
+    versions, generator = np.zeros(2, np.int64), torch.Generator().manual_seed(3)
+    rows = [Row(rank, torch.randn(size, generator=generator), versions, NoLock()) for rank in range(2)]
+    for row, mass in zip(rows, masses, strict=True):
+        row.mass = np.array([mass])
+    return rows
+
+
+def average(peer: int, **more: Any) -> Exchange:
+    return Exchange(peer, share_average_, decay=DECAY, **more)
+
+
+# One exchange ---------------------------------------------------------------------------------------------------------
+
+
+@given(MASSES, MASSES, st.integers(0, 1), st.sampled_from(sorted(CODECS)), st.integers(1, 3))
+@example(0.0, 0.0, 0, "fp32", 1)
+@settings(max_examples=40, deadline=None)
+def test_an_exchange_keeps_the_sum_of_rows_times_masses(
+    first: float, second: float, asker: int, codec: str, parts: int
+) -> None:
+    """In every form in which rows travel, and of every fragment. Both masses fade, each by its factor."""
+    masses = first, second
+    rows = weighed_rows(masses)
+    weights = torch.tensor(shares_of(masses), dtype=torch.float64)[:, None]
+    before = (weights * torch.stack([row.vector.double() for row in rows])).sum(0)
+    more = {"codec": CODECS[codec]} if parts == 1 else {"fragment": VectorFragment(0, parts)}
+    reach(rows[asker], rows[1 - asker], average(1 - asker, **more))
+    after = (weights * torch.stack([row.vector.double() for row in rows])).sum(0)
+    torch.testing.assert_close(after, before, rtol=0, atol=1e-5)
+    for rank, row in enumerate(rows):
+        assert row.weight == pytest.approx(masses[rank] * DECAY[rank != asker])
+
+
+def test_equal_masses_are_a_pair_average_to_the_bit_and_a_row_without_mass_becomes_the_other() -> None:
+    for masses in ((0.0, 0.0), (7.5, 7.5)):
+        rows, plain = weighed_rows(masses), weighed_rows(masses)
+        reach(rows[0], rows[1], average(1))
+        reach(plain[0], plain[1], Exchange(1, pair_average_))
+        assert torch.equal(rows[0].vector, plain[0].vector)
+    for masses in ((0.0, 3.0), (3.0, 0.0)):
+        rows = weighed_rows(masses)
+        stays = rows[masses.index(3.0)].vector.clone()
+        reach(rows[0], rows[1], average(1))
+        assert all(torch.equal(row.vector, stays) for row in rows)
+
+
+def test_a_row_that_is_overwritten_by_another_has_no_mass() -> None:
+    rows = weighed_rows((5.0, 6.0))
+    adopt(rows[0], rows[1])
+    assert [row.weight for row in rows] == [0.0, 6.0]
+
+
+def test_rows_without_masses_cannot_be_weighed() -> None:
+    rows = weighed_rows((1.0, 1.0))
+    rows[1].mass = None
+    with pytest.raises(ValueError, match="row 1, which has no mass: its strategy must be `weighed`"):
+        reach(rows[0], rows[1], average(1))
+
+
+# Between hosts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asker", [0, 1])
+def test_between_hosts_it_is_the_same_to_the_bit(asker: int) -> None:
+    """It does not matter who asks; the row of the lower rank travels."""
+    name = "adpsgd weights=progress"
+    with hosts([0, 1], name) as (zero, one), hosts([0, 0], name) as (single,):
+        for there in ((zero, one), (single, single)):
+            for rank, mass in ((0, 3.0), (1, 5.25)):
+                there[rank].rows[rank].mass[0] = mass  # type: ignore[index]
+            for _ in range(2):
+                assert ask(there[asker].workers[asker], average(1 - asker)) is not None
+        for rank, host in enumerate((zero, one)):
+            assert torch.equal(host.rows[rank].vector, single.rows[rank].vector)
+            assert host.rows[rank].weight == single.rows[rank].weight
+
+
+@pytest.mark.parametrize("row_format", [RowFormat(), RowFormat("bf16"), RowFormat("int8", 3)])
+@pytest.mark.parametrize("asker", [0, 1])
+def test_steps_taken_while_a_row_is_under_way_count_as_steps_after_the_exchange(
+    row_format: RowFormat, asker: int
+) -> None:
+    with hosts([0, 1], "adpsgd weights=progress", row_format=row_format) as found:
+        rows = [host.rows[rank] for rank, host in enumerate(found)]
+        for row, mass in zip(rows, (6.0, 2.0), strict=True):
+            assert row.mass is not None
+            row.mass[0] = mass
+        before = 6 * rows[0].vector.double() + 2 * rows[1].vector.double()
+        rows[1].lock.acquire()
+        handle = ask(found[asker].workers[asker], Begin(average(1 - asker)))
+        until(lambda: rows[0].away)
+        with rows[0].writing():
+            rows[0].vector.add_(1.0)
+            rows[0].worked()
+        rows[1].lock.release()
+        assert ask(found[asker].workers[asker], Wait(handle)) is not None
+        after = 6 * (rows[0].vector.double() - 1) + 2 * rows[1].vector.double()
+        torch.testing.assert_close(after, before, rtol=0, atol=1e-4)
+        assert [row.weight for row in rows] == [6 * DECAY[asker] + 1, 2 * DECAY[1 - asker]]
+
+
+def test_steps_taken_meanwhile_are_added_to_what_is_left_of_a_mass() -> None:
+    row, late = weighed_rows((8.0, 8.0))
+    row.fade(8.0, 0.5)
+    row.worked()
+    late.worked()
+    late.fade(8.0, 0.5)
+    assert row.weight == late.weight == 5.0
+
+
+TERMS = ExchangeTerms(1, {"name": "share_average_", "numbers": {}}, Fragment.whole(LONG), CODECS["fp32"], decay=DECAY)
+WEIGHED = Layout(2, LONG, weighed=True)
+
+
+def test_terms_with_masses_come_back_from_their_message() -> None:
+    terms = replace(TERMS, mass=2.5, asked=3)
+    assert ExchangeTerms.read(Message("request", terms.header, memoryview(b"")), WEIGHED) == terms
+    assert terms.share(7.5) == 0.75
+    assert replace(terms, asked=None).share(7.5) == 0.25
+    assert (terms.decays, replace(terms, asked=None).decays) == ((0.5, 0.75), DECAY)
+
+
+@pytest.mark.parametrize(
+    ("change", "layout"),
+    [
+        ({"decay": [0.5]}, WEIGHED),
+        ({"decay": [0.5, 1.5]}, WEIGHED),
+        ({"decay": [0.5, "1"]}, WEIGHED),
+        ({"mass": -1.0}, WEIGHED),
+        ({"mass": float("inf")}, WEIGHED),
+        ({"mass": float("nan")}, WEIGHED),
+        ({"mass": True}, WEIGHED),
+        ({"mass": None}, WEIGHED),
+        ({"rule": {"name": "pair_average_", "numbers": {}}}, WEIGHED),
+        ({}, Layout(2, LONG)),
+        ({"peer": 2}, replace(WEIGHED, centre=True)),
+    ],
+)
+def test_masses_that_make_no_sense_are_refused(change: dict[str, Any], layout: Layout) -> None:
+    with pytest.raises(Senseless):
+        ExchangeTerms.read(Message("request", {**TERMS.header, **change}, memoryview(b"")), layout)
+
+
+# Learners of unequal speed --------------------------------------------------------------------------------------------
+
+
+class Slope(Learner):
+    """Gradient -1 everywhere: at rate 1 a row's elements count its steps."""
+
+    parameters, examples = 1, 1 << 30
+
+    def initial(self) -> Tensor:
+        return torch.zeros(1)
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+        out.fill_(-1.0 if batch.frames else 0.0)
+        return Statistics(batch.frames)
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        return Statistics()
+
+
+class SlopeTask(Task):
+    def build(self) -> Learner:
+        return Slope()
+
+
+def unequal(factors: tuple[float, ...], **events: Any) -> VirtualCluster:
+    """Learners that take so many tenths of a second for a step, with some jitter."""
+    slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
+    compute = Compute(seconds=0.1, sigma=0.1)
+    return VirtualCluster("test", (Node(len(factors)),), compute, exchange=1e-3, stragglers=slow, **events)
+
+
+def simulated(name: str, factors: tuple[float, ...], task: Task, seed: int = 1, **events: Any) -> SimRuntime:
+    made = Cluster(make_strategy(name), task, Sgd(), len(factors), seed, shared_minibatch=False)
+    return SimRuntime(made, CostModel(cluster=unequal(factors, **events)))
+
+
+@pytest.mark.parametrize("topology", ["random-ring", "random"])
+@pytest.mark.parametrize("factors", [(1, 3), (1, 10), (1, 1, 4), (1, 1, 1, 1, 2, 2, 8, 8)])
+def test_shares_become_those_of_speed_and_the_model_advances_by_the_speeds_they_weigh(
+    topology: str, factors: tuple[float, ...]
+) -> None:
+    """A slope walked for a while: distance by the sum of p_l s_l, where equal weights make it the mean speed."""
+    speeds = np.array([1 / factor for factor in factors])
+    wanted, walked, seconds = speeds / speeds.sum(), {}, {}
+    for weights in ("equal", "progress"):
+        with simulated(f"adpsgd:{topology} weights={weights}", factors, SlopeTask()) as runtime:
+            runtime.segment(SegmentPlan(EpochPlan(0, round(600 * speeds.sum()), 1, len(factors), 1), 1.0))
+            walked[weights], seconds[weights] = float(runtime.consensus()), runtime.now
+            shares = runtime.shares()
+            assert (shares is None) == (weights == "equal")
+    for factor in set(factors):
+        alike = np.array(factors) == factor
+        assert np.array(shares)[alike].sum() == pytest.approx(wanted[alike].sum(), rel=0.3), factor
+    pace = {weights: walked[weights] / seconds[weights] / 10 for weights in walked}
+    assert pace["equal"] == pytest.approx(speeds.mean(), rel=0.06)
+    assert pace["progress"] == pytest.approx(float((wanted * speeds).sum()), rel=0.06)
+
+
+@given(st.integers(2, 6), st.sampled_from([1.0, 1.5, 3.0, 10.0]), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_a_slow_learner_costs_no_more_by_progress_than_with_equal_weights(
+    learners: int, factor: float, seed: int
+) -> None:
+    """On a quadratic without noise, after as many minibatches at the same rate, which take as long."""
+    factors, task = (*(1.0,) * (learners - 1), factor), Quadratic(37, noise=0.0)
+    losses = {}
+    for weights in ("equal", "progress"):
+        with simulated(f"adpsgd weights={weights}", factors, task, seed) as runtime:
+            runtime.segment(SegmentPlan(EpochPlan(0, 40 * learners * MINIBATCH, MINIBATCH, learners, seed), 0.05))
+            losses[weights] = task.build().evaluate(runtime.consensus(), "held out").mean_loss
+    assert losses["progress"] < losses["equal"] * (1.02 if factor < 2 else 1.0)
+
+
+def test_the_mass_of_a_node_is_that_of_the_row_that_holds_its_model() -> None:
+    """The others' rows are copies: one that has to hold the model later begins as one that joins."""
+    with simulated("hadpsgd weights=progress", (1.0, 1.0, 1.0, 1.0), Quadratic(37)) as runtime:
+        runtime.segment(plan(20, 4))
+        first, second, third, fourth = runtime.state().vectors["scalars"][:, -1].tolist()
+    assert min(first, third) > 10
+    assert second == fourth == 1.0
+
+
+def test_the_dead_have_no_mass_and_one_that_comes_back_begins_without() -> None:
+    events: dict[str, Any] = {"deaths": (Moment(1, 1.0),), "joins": (Moment(1, 3.05),)}
+    with simulated("adpsgd weights=progress", (1.0, 1.0, 1.0), Quadratic(37), **events) as runtime:
+        runtime.segment(plan(18, 3))
+        assert 1 < runtime.now < 3
+        masses = runtime.state().vectors["scalars"][:, -1].tolist()
+        assert masses[1] == 0
+        assert min(masses[0], masses[2]) > 10
+        assert len(runtime.shares() or ()) == 2
+        runtime.segment(plan(18, 3, epoch=1))
+        masses = runtime.state().vectors["scalars"][:, -1].tolist()
+        assert 0 < masses[1] < min(masses[0], masses[2])
+
+
+# The model ------------------------------------------------------------------------------------------------------------
+
+
+def weighed_state(runtime: SimRuntime) -> Tensor:
+    """Rows far apart, with masses 1, 2, 5; their mean by mass."""
+    state = runtime.state()
+    state.vectors["row"].normal_(generator=torch.Generator().manual_seed(4))
+    state.vectors["scalars"][:, -1] = torch.tensor([1.0, 2.0, 5.0])
+    runtime.load(state)
+    rows = state.vectors["row"].double()
+    return (rows * torch.tensor([[1.0], [2.0], [5.0]], dtype=torch.float64)).sum(0) / 8
+
+
+def test_the_model_is_the_mean_of_rows_by_their_masses_also_for_another_number_of_learners() -> None:
+    with SimRuntime(cluster("adpsgd weights=progress", 3)) as runtime:
+        wanted = weighed_state(runtime)
+        torch.testing.assert_close(runtime.consensus().double(), wanted, rtol=0, atol=1e-6)
+        two = resized(runtime.state(), (0, 1, 2), 2, weighed=True)
+        assert torch.equal(two.vectors["row"][0], two.vectors["row"][1])
+        torch.testing.assert_close(two.vectors["row"][0].double(), wanted, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+def test_masses_and_numbers_of_optimizers_do_not_meet(optimizer: str) -> None:
+    """The mass is behind all that the optimizer keeps."""
+    made = cluster("adpsgd weights=progress", 2, optimizer=TorchOptimizer(optimizer))
+    with SimRuntime(made) as runtime:
+        runtime.segment(plan(10, 2, rate=0.01))
+        scalars = runtime.state().vectors["scalars"]
+    assert scalars.shape == (2, len(made.optimizer.scalars) + 1)
+    assert scalars[:, made.optimizer.scalars.index("step")].tolist() == [10, 10]
+    assert ((scalars[:, -1] > 8) & (scalars[:, -1] < 10)).all()
