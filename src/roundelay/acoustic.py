@@ -135,7 +135,9 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         if place is not None and not place.alone:
             return MultiHostRuntime(cluster, place, make_terms(recipe, strategy), exp)
         trace = exp / TRACE if training.record and exp else None
-        return ProcsRuntime(cluster, training.patience_seconds, trace=trace, deaths=Deaths(learners_deaths(on_death)))
+        return ProcsRuntime(
+            cluster, training.patience_seconds, training.threads, trace, Deaths(learners_deaths(on_death))
+        )
 
     def with_learners(learners: int) -> Job:
         kept = tuple(text for text in training.stragglers if parse_straggler(text).rank < learners)
@@ -288,6 +290,7 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
         patience_seconds=training.patience_seconds,
         on_death=learners_deaths(_on_death(training.on_death, strategy)),
         agreement=json.loads(json.dumps(agreement)),
+        threads=training.threads,
         on_gpus=training.device == "cuda",
     )
 

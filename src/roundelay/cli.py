@@ -21,6 +21,7 @@ from roundelay.commands import (
     lists,
     packing,
     recognition,
+    scaling,
     storm,
     training,
     transcription,
@@ -127,6 +128,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         finetuning,
         transcription,
         comparisons,
+        scaling,
         advice,
         claims,
         hosts,
@@ -137,7 +139,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     sub = command(
         "demo",
         _demo,
-        "synthesise a small corpus and train two learners on it, one of them slow, with and without waiting",
+        "synthesise a small corpus and train on it: one learner alone, two, and two with one slow, waiting or not",
     )
     sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
     lists.add(command)

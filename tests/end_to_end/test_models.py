@@ -9,11 +9,14 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from roundelay.acoustic import TRACE, make_job
 from roundelay.checkpoint import load_checkpoint
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.flat import flatten
+from roundelay.recipes.recipe import load_recipe
+from roundelay.runtime.trace import read_entries
 from roundelay.speech.trained import load_model
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -70,3 +73,14 @@ def test_a_model_of_an_earlier_version_has_no_name_and_is_a_dnn(inside: Path) ->
     write_json(Path("old/model.json"), meta)
     with pytest.raises(UserError, match=r"old/model\.json"):
         load_model(Path("old"))
+
+
+def test_learners_have_the_threads_that_a_recipe_gives_them(inside: Path, tmp_path: Path) -> None:
+    """Whatever the cores of the host are."""
+    recipe = load_recipe("recipe.yaml", ["training.threads=3", "training.record=true"])
+    job = make_job(recipe, tmp_path)
+    with job.make_runtime(job.cluster):
+        pass
+    assert next(read_entries(tmp_path / TRACE))["threads"] == 3
+    with pytest.raises(UserError, match=r"training\.threads is 0"):
+        load_recipe("recipe.yaml", ["training.threads=0"])

@@ -198,6 +198,67 @@ def test_what_a_straggler_costs_is_told_of_equal_recipes_only(tmp_path: Path) ->
     assert undisturbed_of(slow, [slow, other]) is None
 
 
+# Beside one learner alone ---------------------------------------------------------------------------------------------
+
+
+def first(*runs: Run, target: float | None = None) -> str:
+    return headline(compare_runs(runs, target))[0]
+
+
+def test_the_first_sentence_says_how_much_sooner_than_one_alone(tmp_path: Path) -> None:
+    """One alone ends with 2 after 20 s; two are there half way from 3 at 10 s to 1 at 20 s, three are level."""
+    alone, two = run(tmp_path), run(tmp_path, "ssgd", 2, losses=(3.0, 1.0))
+    assert first(alone, two) == (
+        "Two learners reached a held-out loss of 2 in 15.0 s, one alone in 20.0 s: 1.33 times sooner (ssgd)."
+    )
+    assert first(alone, run(tmp_path, "bsp", 2, losses=(4.0, 3.0, 1.0))).endswith(
+        "in 20.0 s: 1.25 times as long (bsp)."
+    )
+    assert first(alone, run(tmp_path, "bsp", 3)).endswith("one alone in 20.0 s: level (bsp).")
+    assert "in 20.0 s (virtual), one alone" in first(*(run(tmp_path, runtime="sim", learners=n) for n in (1, 2)))
+
+
+def test_what_does_not_get_where_one_alone_ends_is_said(tmp_path: Path) -> None:
+    """Also where seconds to a loss that all reached would be fewer."""
+    alone, two = run(tmp_path), run(tmp_path, "ssgd", 2, losses=(2.1, 2.05))
+    assert first(alone, two) == (
+        "Two learners did not reach a held-out loss of 2 (ssgd), which one alone reached in 20.0 s."
+    )
+    assert "in 10.0 s, one alone in 18.9 s" in first(alone, two, target=2.11)
+    some = [run(tmp_path, "ssgd", 2, seed, losses=losses) for seed, losses in ((1, (2.5, 2.2)), (2, (2.0, 1.9)))]
+    one = [run(tmp_path, seed=seed) for seed in (1, 2)]
+    assert "did not reach a held-out loss of 2 under 1 of 2 seeds (ssgd)" in first(*one, *some)
+
+
+def test_the_equal_ones_come_first_then_more_learners_then_stragglers(tmp_path: Path) -> None:
+    runs = [
+        run(tmp_path, "ssgd", 2, losses=(4.0, 3.0, 2.0), slow="1:3x"),
+        run(tmp_path, "adpsgd", 2, losses=(3.0, 1.5, 1.0), slow="1:3x"),
+        run(tmp_path, "ssgd", 4, losses=(2.0, 1.0)),
+        run(tmp_path, "adpsgd", 2, losses=(3.0, 1.0)),
+        run(tmp_path),
+    ]
+    assert first(*runs) == (
+        "Two learners reached a held-out loss of 2 in 15.0 s, one alone in 20.0 s: 1.33 times sooner (adpsgd). "
+        "Four learners: ssgd in 10.0 s, 2.00 times sooner. "
+        "Two learners, straggler 1:3x: adpsgd in 16.7 s, 1.20 times sooner; ssgd in 30.0 s, 1.50 times as long."
+    )
+
+
+def test_of_several_runs_alone_the_best_counts(tmp_path: Path) -> None:
+    """The loss is that of the one that ends lowest, the seconds those of the one that is there first."""
+    poor, good = run(tmp_path / "a", losses=(3.0, 2.5)), run(tmp_path / "b", losses=(1.0, 2.0))
+    two = run(tmp_path, "ssgd", 2, losses=(2.0, 1.0))
+    assert "a held-out loss of 2 in 10.0 s, one alone in 8.0 s: 1.25 times as long" in first(poor, good, two)
+
+
+def test_without_one_alone_of_the_same_kind_there_is_no_such_sentence(tmp_path: Path) -> None:
+    alone, two = run(tmp_path), run(tmp_path, "ssgd", 2)
+    other = dataclasses.replace(alone, results=dataclasses.replace(alone.results, corpus="another"))
+    for runs in ([other, two], [run(tmp_path, slow="0:3x"), two], [run(tmp_path / "d", losses=(math.nan,)), two]):
+        assert not any("one alone" in sentence for sentence in headline(compare_runs(runs)))
+
+
 # Names and pictures ---------------------------------------------------------------------------------------------------
 
 

@@ -296,7 +296,10 @@ def test_one_learner_went_on(tmp_path: Path) -> None:
 def test_a_target_may_be_given(tmp_path: Path) -> None:
     runs = load_runs([*seeds(tmp_path, 1), write_run(tmp_path, Fake(name="one", label="sgd", learners=1))])
     assert "Time to a held-out loss of 1.9<" in render_html(runs, target=1.9)
-    assert "Only " in render_html(runs, target=min(e.cross_entropy for run in runs for e in run.evaluations))
+    lowest = min(e.cross_entropy for run in runs for e in run.evaluations)
+    assert "did not reach a held-out loss of" in render_html(runs, target=lowest)
+    two = [dataclasses.replace(run, results=dataclasses.replace(run.results, learners=2)) for run in runs]
+    assert "Only " in render_html(two, target=lowest)
     assert "Time to a held-out loss" not in render_html(runs, target=0.1).split("Runs")[0]
 
 

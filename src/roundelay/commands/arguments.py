@@ -64,6 +64,22 @@ def counts(text: str) -> str:
     return text
 
 
+def positives(text: str) -> list[float]:
+    """Numbers above 0 with commas, as `0.01,0.02`."""
+    values = [_number(part) for part in text.split(",")]
+    if not all(0 < value < math.inf for value in values):
+        raise _refused(text, "numbers above 0 with commas, for example 0.01,0.02")
+    return values
+
+
+def slowdown(text: str) -> float:
+    """A factor above 1; not infinity."""
+    value = _number(text)
+    if not 1 < value < math.inf:
+        raise _refused(text, "a factor above 1, for example 3")
+    return value
+
+
 _STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]+)s?)")
 
 

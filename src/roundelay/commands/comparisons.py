@@ -179,8 +179,13 @@ def _report(options: argparse.Namespace) -> None:
         need("speech", "report --audio")
     from roundelay.commands.heard import listener
     from roundelay.reports import load_runs, text_table, write_report
+    from roundelay.reports.comparison import compare_runs
+    from roundelay.reports.headline import sooner
 
-    console.print(text_table(load_runs(options.exp), console.width, options.target_loss), markup=False)
+    runs = load_runs(options.exp)
+    console.print(text_table(runs, console.width, options.target_loss), markup=False)
+    if said := sooner(compare_runs(runs, options.target_loss)):
+        console.print(f"\n{said}", markup=False)
     if options.corpus is not None and not options.audio:
         raise UserError("--corpus says where audio is; it needs --audio.")
     listen = listener(options.exp, options.corpus) if options.audio else None

@@ -5,7 +5,7 @@ with.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -124,8 +124,17 @@ class Tuned:
         return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
 
 
-def tuned(tuning: Tuning, outcomes: Sequence[Outcome]) -> Tuned:
-    """The best of the tried values, by the held-out cross-entropy; of equal ones the first."""
+Cost = Callable[[CellRecord], tuple[float, ...]]
+"""Measure of which the best of several trained values has least."""
+
+
+def held_out_loss(record: CellRecord) -> tuple[float, ...]:
+    """Held-out cross-entropy at the end, nats per frame."""
+    return (record.dev_cross_entropy or 0.0,)
+
+
+def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_loss) -> Tuned:
+    """The best of the tried values, that of least `cost`; of equal ones the first."""
     by_directory = {outcome.cell.exp: outcome for outcome in outcomes}
     waiting = (Outcome(cell, CellState.WAITING, trained=False) for cell in tuning.trials)
     tried = tuple(record_of(by_directory.get(outcome.cell.exp, outcome)) for outcome in waiting)
@@ -133,7 +142,7 @@ def tuned(tuning: Tuning, outcomes: Sequence[Outcome]) -> Tuned:
     learned = [record for record in tried if record.learned]
     if not complete or not learned:
         return Tuned(tuning, tried, None, ())
-    best = min(learned, key=lambda record: record.dev_cross_entropy or 0.0)
+    best = min(learned, key=cost)
     edges = tuple(key for key in tuning.keys if _at_edge(best.axes[key], [record.axes[key] for record in tried]))
     return Tuned(tuning, tried, best, edges)
 

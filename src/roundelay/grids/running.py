@@ -23,7 +23,7 @@ from roundelay.speech.hmm.alignment import require_summary as require_alignment
 from roundelay.speech.prepared import read_summary as read_corpus
 from roundelay.training import train
 
-__all__ = ["CellState", "Outcome", "check_data", "run_grid"]
+__all__ = ["CellState", "GridWork", "Outcome", "check_data", "run_grid"]
 
 
 def check_data(grid: Grid) -> None:
@@ -50,7 +50,7 @@ def run_grid(
     Values to choose from are tried first, and never decoded. `announce` gets a line for every cell and every choice. A
     cell that fails does not stop the others.
     """
-    work = _GridWork(grid, progress, announce, interrupt)
+    work = GridWork(grid.size, progress, announce, interrupt)
     for tuning in grid.tunings:
         for cell in tuning.trials:
             work.add(cell, decode=False)
@@ -81,15 +81,16 @@ def _judged(grid: Grid, outcomes: Iterable[Outcome]) -> Iterator[Cell | Outcome]
                 yield Outcome(cell, CellState.WAITING, trained=False)
 
 
-class _GridWork:
-    """Works through cells, and says how far it has come."""
+class GridWork:
+    """Works through cells, `total` of them, and says how far it has come."""
 
-    def __init__(self, grid: Grid, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt) -> None:
-        self.total, self.progress, self.announce, self.interrupt = grid.size, progress, announce, interrupt
+    def __init__(self, total: int, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt) -> None:
+        self.total, self.progress, self.announce, self.interrupt = total, progress, announce, interrupt
         self.outcomes: list[Outcome] = []
         self._worked: list[float] = []  # seconds of each cell that was not there already
 
     def add(self, cell: Cell, *, decode: bool) -> None:
+        """Train a cell, or read it where it is there; what came of it is the last of `outcomes`."""
         if self.interrupt.asked:
             self.outcomes.append(Outcome(cell, CellState.WAITING, trained=False))
             return

@@ -54,6 +54,7 @@ class Training(HostOptions):
     precision       auto: bfloat16 autocast where the processor has it in hardware
     clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
     device          cpu; cuda: learners compute on the GPUs of their host (docs/models.md)
+    threads         torch threads of each learner; null: the cores of its host shared out evenly (procs only)
     compile         compile the model's forward and backward by torch.compile; the first minibatches take long
     augment         SpecAugment: time_masks, frequency_masks and how wide they are (docs/features.md)
     stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
@@ -94,6 +95,7 @@ class Training(HostOptions):
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     clip: float | None = None
     device: Literal["cpu", "cuda"] = "cpu"
+    threads: int | None = None
     compile: bool = False
     augment: AugmentConfig = AugmentConfig()
     stragglers: tuple[str, ...] = ()
@@ -111,6 +113,8 @@ class Training(HostOptions):
         self._check_minibatch()
         if self.clip is not None and not self.clip > 0:
             raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"training.threads is {self.threads}: one is the least, or null.")
         if not self.patience_seconds > 0:
             raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
         if self.keep_checkpoints < 1:

@@ -7,13 +7,17 @@ from dataclasses import replace
 from statistics import fmean
 
 from roundelay.core.records import WordErrors
+from roundelay.reports.alone import LEVEL, Alone, Together, beside_alone
 from roundelay.reports.comparison import Comparison, spread
 from roundelay.reports.numbers import plain, seconds, short
 from roundelay.reports.runs import Run, State, worded
-from roundelay.reports.series import Series, finite, named, scored, series_interval
+from roundelay.reports.series import Series, finite, named, scored, series_interval, straggler_text
 from roundelay.reports.words import difference, errors_by_utterance, recognised
 
 SURE = 0.05
+NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
+MOST_SETTINGS = 4
+"""Numbers of learners, with and without stragglers, that are told of beside one alone."""
 
 
 def scored_split(runs: Sequence[Run]) -> str | None:
@@ -23,17 +27,16 @@ def scored_split(runs: Sequence[Run]) -> str | None:
 
 
 def headline(comparison: Comparison) -> list[str]:
-    """A few sentences: error rates and whether chance explains them, loss, time, speed, and what is not finished.
+    """A few sentences: how much sooner than one learner alone, error rates and whether chance explains them, loss,
+    time, speed, and what is not finished.
 
     Runs that are not finished are compared only among themselves, while none is.
     """
     runs = [run for run, _ in comparison.figures]
-    judged = [run for run in runs if run.state is State.FINISHED] or runs
-    kept = {id(run) for run in judged}
-    parts = [replace(s, runs=tuple(run for run in s.runs if id(run) in kept)) for s in comparison.series]
-    series = [s for s in parts if s.runs]
+    series = _judged(comparison)
+    judged = [run for s in series for run in s.runs]
     found = [
-        _race(series, comparison),
+        sooner(comparison) or _race(series, comparison),
         _word_errors(series, scored_split(judged)),
         _loss(series),
         _unaligned(runs),
@@ -42,6 +45,73 @@ def headline(comparison: Comparison) -> list[str]:
         _unfinished(runs),
     ]
     return [sentence for sentence in found if sentence]
+
+
+def _judged(comparison: Comparison) -> list[Series]:
+    """Series of the runs that are finished; of all while none is."""
+    finished = any(run.state is State.FINISHED for run, _ in comparison.figures)
+    parts = (
+        replace(s, runs=tuple(run for run in s.runs if not finished or run.state is State.FINISHED))
+        for s in comparison.series
+    )
+    return [s for s in parts if s.runs]
+
+
+def sooner(comparison: Comparison) -> str:
+    """Sentences on how much sooner several learners were there than one alone, those without stragglers first; empty
+    where one alone is not among the runs."""
+    series = _judged(comparison)
+    alone = beside_alone(series, comparison.target if comparison.given else None)
+    return "" if alone is None else _beside(alone, virtual=series[0].runs[0].simulated)
+
+
+def _beside(alone: Alone, *, virtual: bool) -> str:
+    groups: dict[tuple[tuple[str, ...], int], list[Together]] = {}
+    for one in alone.others:
+        groups.setdefault((one.stragglers, one.learners), []).append(one)
+    ordered = sorted(groups.items(), key=lambda item: (bool(item[0][0]), item[0][1]))
+    ((_, learners), (best, *_)), clock = ordered[0], " (virtual)" * virtual
+    who, label = _learners(learners, best.stragglers), best.series.runs[0].results.label
+    if best.sooner is None:
+        said = [
+            f"{who} did not reach a held-out loss of {alone.loss:.4g}{_in_some(best)} ({label}), which one alone "
+            f"reached in {seconds(alone.seconds.mean)}{clock}."
+        ]
+    else:
+        said = [
+            f"{who} reached a held-out loss of {alone.loss:.4g} in {seconds(best.seconds.mean)}{clock}, one alone in "
+            f"{seconds(alone.seconds.mean)}: {times_sooner(best.sooner)} ({label})."
+        ]
+    for (stragglers, learners), others in ordered[1:MOST_SETTINGS]:
+        shown = "; ".join(_there(one) for one in others)
+        said.append(f"{_learners(learners, stragglers)}: {shown}.")
+    return " ".join(said)
+
+
+def _learners(number: int, stragglers: Sequence[str]) -> str:
+    """`Two learners`, `Two learners, straggler 1:3x`."""
+    words = NUMBERS[number] if number < len(NUMBERS) else str(number)
+    return ", ".join(part for part in (f"{words} learners", straggler_text(stragglers)) if part)
+
+
+def _there(one: Together) -> str:
+    label = one.series.runs[0].results.label
+    if one.sooner is None:
+        return f"{label} did not reach it{_in_some(one)}"
+    return f"{label} in {seconds(one.seconds.mean)}, {times_sooner(one.sooner)}"
+
+
+def _in_some(one: Together) -> str:
+    """Said where some seeds reached the loss and others not."""
+    runs = len(one.series.runs)
+    return f" under {runs - one.seconds.n} of {runs} seeds" if one.seconds.n else ""
+
+
+def times_sooner(ratio: float) -> str:
+    """`1.62 times sooner`; how much later where it is below 1, and level near it."""
+    if abs(ratio - 1) < LEVEL:
+        return "level"
+    return f"{ratio:.2f} times sooner" if ratio > 1 else f"{1 / ratio:.2f} times as long"
 
 
 def _race(series: Sequence[Series], comparison: Comparison) -> str:

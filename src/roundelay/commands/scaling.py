@@ -1,0 +1,115 @@
+"""Ratios of seconds to a loss, of one learner to several: scaling."""
+
+import argparse
+from functools import partial
+from pathlib import Path
+
+from roundelay.commands.arguments import count, counts, positive, positives, slowdown, whole
+from roundelay.commands.base import Command
+from roundelay.stopping import status, stopping
+from roundelay.terminal import Bar, complain, console
+
+USUAL = ["ssgd", "adpsgd:random-ring"]
+"""Strategies that are measured unless told otherwise."""
+
+
+def add(command: Command) -> None:
+    """Its options."""
+    sub = command(
+        "scaling", _scaling, "measure how much sooner several learners are at a loss than one, each at its best rate"
+    )
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
+    sub.add_argument(
+        "--strategies",
+        nargs="+",
+        default=USUAL,
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
+        help=f"strategies of several learners (default: {' '.join(USUAL)})",
+    )
+    sub.add_argument(
+        "--learners", type=counts, default="1,2", metavar="L,L,...", help="numbers of learners; 1 is always there"
+    )
+    sub.add_argument(
+        "--simulated",
+        type=counts,
+        metavar="L,L,...",
+        help="numbers of learners that are simulated besides, at the costs that processes measured",
+    )
+    sub.add_argument(
+        "--slower",
+        type=slowdown,
+        metavar="FACTOR",
+        help="train everything a second time with learner 1 so many times slower",
+    )
+    sub.add_argument(
+        "--rates",
+        type=positives,
+        metavar="R,R,...",
+        help="learning rates tried for each way (default: 1/2, 1, 2 and 4 times the recipe's)",
+    )
+    sub.add_argument(
+        "--wider",
+        type=whole,
+        default=3,
+        metavar="N",
+        help="rates tried beyond an end of them, where the best is at that end (default: 3)",
+    )
+    sub.add_argument("--seeds", type=count, default=3, help="how many seeds judge (default: 3)")
+    sub.add_argument(
+        "--runtime",
+        choices=["procs", "sim"],
+        help="procs: a process for each learner; sim: simulated, at the costs of the recipe (default: the recipe's)",
+    )
+    sub.add_argument(
+        "--target-loss",
+        type=positive,
+        metavar="NATS",
+        help="held-out loss, in nats, that seconds are counted to (default: the one that one learner ends with)",
+    )
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
+
+
+def _scaling(options: argparse.Namespace) -> int:
+    from roundelay.grids.axes import check_axes, is_override, read_axes
+
+    strategies = [text for text in options.strategies if not is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
+    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
+    check_axes(options.recipe, read_axes(overrides), strategies)  # names a slip before torch is loaded
+    from roundelay.api.comparing import TABLE_WIDTH
+    from roundelay.grids.grid import parse_learners
+    from roundelay.grids.scaled import summarise
+    from roundelay.grids.scaling import Wanted, scale
+    from roundelay.job import Interrupt
+
+    wanted = Wanted(
+        strategies,
+        parse_learners(options.learners),
+        parse_learners(options.simulated) if options.simulated else (),
+        options.slower,
+        options.rates or (),
+        options.wider,
+        options.seeds,
+        options.target_loss,
+    )
+    interrupt = Interrupt()
+    with stopping(interrupt):
+        clocks = scale(
+            options.recipe,
+            overrides,
+            wanted,
+            options.exp,
+            Bar(quiet=True),
+            partial(console.print, markup=False),
+            interrupt,
+        )
+    folder = clocks[0].grid.folder
+    found = summarise(clocks, folder, console.width if console.is_terminal else TABLE_WIDTH)
+    console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}", markup=False)
+    for note in found.notes:
+        complain(note)
+    if interrupt.asked:
+        complain(f"interrupted; everything so far is in {folder}. The same command goes on from there.")
+        return status(interrupt.why)
+    return 1 if found.failed else 0

@@ -1,0 +1,275 @@
+"""Seconds to a loss of one learner over those of several, each way to train at the learning rate that is best for it.
+
+A way is a strategy, a number of learners, and whether one of them is slow. The rates of each are tried under the
+recipe's seed, one learner's first: the loss that it ends with is what seconds are counted to. Of one learner that rate
+is the best which ends lowest; of several, the one that is first at that loss. A best rate at the edge of those tried
+widens them. Then the best is judged under other seeds, so that no ratio was chosen by looking at it.
+
+Learners that are processes take real seconds, a thread each unless the recipe says otherwise. More learners can be
+simulated, at costs that the processes measured; one learner is simulated with them, for ratios are of one clock.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+from roundelay.core.progress import Progress
+from roundelay.grids.axes import read_axes
+from roundelay.grids.cells import Directories
+from roundelay.grids.grid import Contenders, Grid, Tuning, plan
+from roundelay.grids.results import CellRecord, Outcome, Tuned, held_out_loss, tuned
+from roundelay.grids.running import CellState, GridWork, check_data
+from roundelay.job import Interrupt
+from roundelay.recipes.recipe import load_recipe
+from roundelay.reports.alone import loss_at_end
+from roundelay.reports.comparison import seconds_to
+from roundelay.reports.runs import load_run
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
+from roundelay.simulation.calibrate import Measured, read_run
+
+UNMEASURED = (
+    "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "
+    "learner and of several. Give --learners 1,2; or --runtime sim alone, with costs from the recipe's section cost."
+)
+RATE = "schedule.learning_rate"
+FACTORS = (0.5, 1.0, 2.0, 4.0)
+"""Rates that are tried unless others are given, times the recipe's."""
+MOST_LEARNERS = 4096
+"""That can be simulated; of a cluster its first learners take part."""
+COSTS = "costs.yaml"
+"""The virtual cluster of measured costs, in the folder: written once, so that simulations go on as they began."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Ways to train that are wanted of a recipe.
+
+    strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
+    costs; slower: everything a second time with learner 1 so many times slower; rates that are tried, or those of
+    `FACTORS`; wider: so many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
+    counted to, in place of the one that one learner ends with.
+    """
+
+    strategies: Sequence[str]
+    learners: Sequence[int] = (1, 2)
+    simulated: Sequence[int] = ()
+    slower: float | None = None
+    rates: Sequence[float] = ()
+    wider: int = 3
+    seeds: int = 3
+    loss: float | None = None
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: its choice of a rate, and its runs under the seeds that judge."""
+
+    choice: Tuned
+    judged: tuple[Outcome, ...]
+    """Empty where no rate is chosen."""
+
+    @property
+    def rate(self) -> float | None:
+        """The rate chosen."""
+        return None if self.choice.chosen is None else float(self.choice.chosen.axes[RATE])
+
+
+@dataclass(frozen=True)
+class OneClock:
+    """All ways whose seconds are of one kind; the first is one learner alone."""
+
+    grid: Grid
+    ways: tuple[Way, ...]
+    loss: float | None = None
+    """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
+
+    @property
+    def virtual(self) -> bool:
+        """True if the seconds are virtual."""
+        return self.grid.base.training.runtime == "sim"
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Places to tell progress, and the wish to stop."""
+
+    progress: Progress
+    announce: Callable[[str], None]
+    interrupt: Interrupt
+
+
+def scale(
+    source: str,
+    overrides: Sequence[str],
+    wanted: Wanted,
+    folder: Path | None,
+    progress: Progress,
+    announce: Callable[[str], None],
+    interrupt: Interrupt,
+) -> list[OneClock]:
+    """Train whatever is left of all ways, first those in the recipe's runtime, then those simulated at measured costs.
+
+    Raises:
+        UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
+            wanted, and no processes measured what they cost.
+    """
+    for axis in (axes := read_axes(overrides)).compared:
+        if len(axis.values) > 1:
+            raise UserError(f"{axis.key}: give one value; `roundelay compare` sets several side by side.")
+    if any(text.startswith(f"{RATE}=") for text in axes.overrides):
+        raise UserError(f"{RATE}: each way has the best of several; give them as --rates 0.01,0.02,0.04.")
+    base = load_recipe(source, axes.overrides)
+    if wanted.simulated and (base.training.runtime == "sim" or max(wanted.learners) == 1):
+        raise UserError(UNMEASURED)
+    where = Path("exp") / base.name / "scaling" if folder is None else folder
+    threads = base.training.threads is None and base.training.runtime == "procs"
+    here = [*overrides, *(["training.threads=1"] if threads else [])]
+    work = _Work(progress, announce, interrupt)
+    clocks = [_one_clock(source, here, wanted, where, work)]
+    if wanted.simulated and not interrupt.asked:
+        costs = where / COSTS
+        if not costs.exists():
+            write_text(costs, yaml.safe_dump(plain(measured_cluster(clocks[0])), sort_keys=False))
+        virtual = [*overrides, "training.runtime=sim", f"cost.cluster={costs}"]
+        clocks.append(
+            _one_clock(source, virtual, replace(wanted, learners=wanted.simulated), where / "simulated", work)
+        )
+    return clocks
+
+
+def _one_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Path, work: _Work) -> OneClock:
+    base = load_recipe(source, read_axes(overrides).overrides)
+    rates = tuple(wanted.rates) or tuple(factor * base.schedule.learning_rate for factor in FACTORS)
+    contenders = Contenders(
+        wanted.strategies,
+        wanted.learners,
+        wanted.seeds,
+        [] if wanted.slower is None else [f"1:{wanted.slower:g}x"],
+    )
+
+    def grid_of(tried: Sequence[float]) -> Grid:
+        return plan(source, overrides, replace(contenders, tune=[f"{RATE}={','.join(map(repr, tried))}"]), folder)
+
+    grid = grid_of(rates)
+    check_data(grid)
+    work.announce(
+        f"{grid.size} trainings in {folder}, more where the best rate is at the edge{grid.about_time}; minibatch: "
+        f"{grid.about_minibatch}"
+    )
+    trained = GridWork(grid.size, work.progress, work.announce, work.interrupt)
+
+    def tune(tuning: Tuning, cost: Callable[[CellRecord], tuple[float, ...]]) -> Tuned:
+        """The best rate of a way, after as many more as its edges ask for."""
+        name, tried = tuning.configuration.stem, list(rates)
+        while True:
+            done = {outcome.cell.exp for outcome in trained.outcomes}
+            for cell in tuning.trials:
+                if cell.exp not in done:
+                    trained.add(cell, decode=False)
+            choice = tuned(tuning, trained.outcomes, cost)
+            further = _beyond(choice, tried, rates, wanted.wider)
+            if further is None:
+                return choice
+            tried.append(further)
+            trained.total += 1
+            tuning = next(one for one in grid_of(tried).tunings if one.configuration.stem == name)
+
+    first, *others = grid.tunings
+    choices = [tune(first, held_out_loss)]
+    if choices[0].chosen is not None:
+        ends_with = loss_at_end(load_run(choices[0].chosen.directory))
+        choices += [tune(one, _soonest(ends_with if wanted.loss is None else wanted.loss)) for one in others]
+        for choice in choices:
+            if choice.complete:
+                work.announce(choice.said())
+    else:  # nothing to measure the others by
+        choices += [tuned(one, trained.outcomes) for one in others]
+    directories = Directories(folder)
+    judged: dict[int, list[Outcome]] = {}
+    for seed in grid.seeds:
+        for place, choice in enumerate(choices):
+            if choice.best is not None:
+                trained.add(directories.cell(choice.best, seed), decode=False)
+                judged.setdefault(place, []).append(trained.outcomes[-1])
+    ways = (Way(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
+    return OneClock(grid, tuple(ways), wanted.loss)
+
+
+def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
+    """Fewest seconds to a held-out loss; of those that never reach it, the lowest at the end, after all that do."""
+
+    def cost(record: CellRecord) -> tuple[float, ...]:
+        found = seconds_to(load_run(record.directory), loss)
+        return (math.inf if found is None else found, *held_out_loss(record))
+
+    return cost
+
+
+def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider: int) -> float | None:
+    """A rate beyond the edge at which the best is, as far from it as its neighbour, as a factor; None: it is not there,
+    or `wider` were tried beyond it."""
+    if choice.chosen is None or not choice.edges:
+        return None
+    ordered, best = sorted(tried), float(choice.chosen.axes[RATE])
+    upwards = best == ordered[-1]
+    beyond = sum(rate > max(rates) if upwards else rate < min(rates) for rate in tried)
+    edge, neighbour = (ordered[-1], ordered[-2]) if upwards else (ordered[0], ordered[1])
+    if beyond >= wider or not edge > 0 or not neighbour > 0:
+        return None
+    return float(f"{edge * edge / neighbour:.6g}")
+
+
+# Costs ----------------------------------------------------------------------------------------------------------------
+
+
+def measured_cluster(clock: OneClock) -> VirtualCluster:
+    """Learners with a core each at the costs that processes measured: gradients (affine in their frames), updates,
+    exchanges and means, those of most learners.
+
+    Raises:
+        UserError: they were not measured: seconds are virtual, or no runs of one learner and of several ended.
+    """
+    runs = [] if clock.virtual else [run for way in clock.ways for run in _measured(way)]
+    if not {1} < {run.learners for run in runs}:
+        raise UserError(UNMEASURED)
+    frames, seconds = np.array([run.frames for run in runs]), np.array([run.gradient for run in runs])
+    per_frame, fixed = 0.0, float(np.mean([run.gradient for run in runs if run.learners == 1]))
+    if np.ptp(frames) >= 1:
+        slope, at_zero = (float(value) for value in np.polyfit(frames, seconds, 1))
+        per_frame, fixed = (
+            (slope, at_zero) if slope > 0 <= at_zero else (float(seconds @ frames / (frames @ frames)), 0.0)
+        )
+    mean = _of_most(runs, lambda run: run.mean)
+    return VirtualCluster(
+        name="measured",
+        nodes=(Node(MOST_LEARNERS),),
+        compute=Compute(seconds=fixed, seconds_per_frame=per_frame, update=_of_most(runs, lambda run: run.update)),
+        exchange=_of_most(runs, lambda run: run.exchange),
+        allreduce=Allreduce(seconds={"2": mean}),
+        mix=mean,
+        background=False,
+    )
+
+
+def _measured(way: Way) -> list[Measured]:
+    """The costs of the runs of a way that ended without stragglers."""
+    if way.choice.tuning.configuration.stragglers:
+        return []
+    return [read_run(outcome.cell.exp) for outcome in way.judged if outcome.state is CellState.FINISHED]
+
+
+def _of_most(runs: Sequence[Measured], cost: Callable[[Measured], float | None]) -> float:
+    """The mean of a cost over the runs of most learners that had it; 0 where none had."""
+    known: Mapping[int, list[float]] = {run.learners: [] for run in runs}
+    for run in runs:
+        if (value := cost(run)) is not None:
+            known[run.learners].append(value)
+    most = max((learners for learners, values in known.items() if values), default=None)
+    return 0.0 if most is None else float(np.mean(known[most]))

@@ -1,0 +1,108 @@
+"""Seconds of several learners and of one alone, to the held-out loss that one alone ends with.
+
+Whatever else is measured of training together, its use is this ratio. Neither side's settings need be the other's: each
+may have its own learning rate and minibatch, and of several configurations of one learner the best counts.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from roundelay.reports.comparison import Spread, kept_losses, seconds_to, spread
+from roundelay.reports.runs import Run
+from roundelay.reports.series import Series
+
+LEVEL = 0.02
+"""Ratios nearer to 1 are told as level."""
+
+
+@dataclass(frozen=True)
+class Together:
+    """A series of several learners beside one alone.
+
+    Attributes:
+        seconds: to the loss, of the runs that reached it.
+        sooner: the mean seconds of one alone over its own; None: not all of its runs reached the loss.
+        ratios: the same seed by seed, of the runs that reached it.
+    """
+
+    series: Series
+    seconds: Spread
+    sooner: float | None
+    ratios: Spread
+
+    @property
+    def learners(self) -> int:
+        """Number of learners."""
+        return self.series.runs[0].results.learners
+
+    @property
+    def stragglers(self) -> tuple[str, ...]:
+        """Learners slowed down on purpose."""
+        return self.series.runs[0].stragglers
+
+
+@dataclass(frozen=True)
+class Alone:
+    """One learner alone, and those beside it.
+
+    Attributes:
+        loss: held-out, that seconds are counted to: all runs of the best series of one learner end with it or less.
+        seconds: of the series of one learner that was there first.
+        others: those of several learners, the fastest first, and last those that did not reach the loss.
+    """
+
+    loss: float
+    seconds: Spread
+    others: tuple[Together, ...]
+
+
+def beside_alone(series: Sequence[Series], loss: float | None = None) -> Alone | None:
+    """Set series of several learners beside those of one learner; None: there are not both, or they are not of one
+    corpus, network and clock.
+
+    Args:
+        loss: held-out, that seconds are counted to; None: the one that one learner ends with (the worst of its seeds,
+            rounded up to three digits; of several series of one learner, that of the lowest mean).
+    """
+    ended = [s for s in series if all(math.isfinite(loss_at_end(run)) for run in s.runs)]
+    single = [s for s in ended if s.runs[0].results.learners == 1 and not s.runs[0].stragglers]
+    several = [s for s in series if s.runs[0].results.learners > 1]
+    if not single or not several or len({_kind(run) for s in (*single, *several) for run in s.runs}) > 1:
+        return None
+    if loss is None:
+        worst = max(loss_at_end(run) for run in min(single, key=_mean_end).runs)
+        loss = max(math.ceil(worst * 1000) / 1000, worst)
+    times = [(found, s) for s in single if (found := spread(seconds_to(run, loss) for run in s.runs)).n == len(s.runs)]
+    if not times:
+        return None
+    alone, best = min(times, key=lambda pair: pair[0].mean)
+    by_seed = {run.results.seed: seconds for run, seconds in zip(best.runs, alone.values, strict=True)}
+    others = [_together(s, loss, alone.mean, by_seed) for s in several]
+    return Alone(loss, alone, tuple(sorted(others, key=lambda one: -(one.sooner or 0.0))))
+
+
+def _together(series: Series, loss: float, alone: float, by_seed: Mapping[int, float]) -> Together:
+    times = [seconds_to(run, loss) for run in series.runs]
+    found = spread(times)
+    ratios = spread(
+        by_seed.get(run.results.seed, alone) / own for run, own in zip(series.runs, times, strict=True) if own
+    )
+    there = found.n == len(series.runs) and found.mean > 0
+    return Together(series, found, alone / found.mean if there else None, ratios)
+
+
+def loss_at_end(run: Run) -> float:
+    """Held-out loss of the model kept at the end; not a number before the first evaluation."""
+    losses = kept_losses(run)
+    return losses[-1][1] if losses else math.nan
+
+
+def _mean_end(series: Series) -> float:
+    return fmean(loss_at_end(run) for run in series.runs)
+
+
+def _kind(run: Run) -> tuple[object, ...]:
+    """Facts that runs must share to be measured by one loss and one clock."""
+    return run.results.corpus, run.results.parameters, run.simulated, run.wording

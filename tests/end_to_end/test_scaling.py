@@ -1,0 +1,110 @@
+"""`roundelay scaling`: exact ratios on a virtual clock, rates that widen, going on, and what a reader must be told."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roundelay.cli import main
+from roundelay.core.files import read_json
+from roundelay.core.progress import Silent
+from roundelay.grids import running
+from roundelay.grids.scaling import Wanted, scale
+from roundelay.job import Interrupt
+
+TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "cost.allreduce=0.0"]
+SIMULATED = ["--runtime", "sim", "--strategies", "ssgd", "--seeds", "1", *TINY]
+
+
+def scaling(exp: str, *options: str) -> int:
+    return main(["scaling", "recipe.yaml", "--exp", exp, *SIMULATED, *options])
+
+
+def ways(exp: str) -> dict[tuple[int, bool], dict[str, Any]]:
+    """Ways of scaling.json by number of learners, and whether one is slow."""
+    found = read_json(Path(exp, "scaling.json"))["ways"]
+    return {(way["learners"], bool(way["stragglers"])): way for way in found}
+
+
+def test_equal_gradients_that_talk_for_nothing_are_sooner_by_as_many(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under `ssgd` learners share the minibatch of one: four are there in a quarter of the seconds, and in three
+    quarters with one that is three times slower. A second call trains nothing and says the same."""
+    options = ["--learners", "4", "--rates", "0.02,0.05", "--slower", "3", "--wider", "0"]
+    assert scaling("exact", *options) == 0
+    printed, found = capsys.readouterr().out, ways("exact")
+    assert found[1, False]["times_sooner"] == 1.0
+    for way, ratio in {(4, False): 4.0, (4, True): 4 / 3}.items():
+        assert found[way]["times_sooner"] == pytest.approx(ratio, rel=1e-3), way
+    assert {way["rate"] for way in found.values()} == {found[1, False]["rate"]}
+    assert "4.00" in next(line for line in printed.splitlines() if line.split()[:3] == ["ssgd,", "simulated", "4"])
+    page = Path("exact/scaling.html").read_text()
+    assert page.count('class="reference"') == 2  # the ideal, wide and narrow
+    monkeypatch.setattr(running, "train", None)
+    assert scaling("exact", *options) == 0
+    assert ways("exact") == found
+
+
+def test_a_best_rate_at_the_edge_widens_the_rates_or_is_said(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaling("edge", "--rates", "0.0001,0.0002", "--wider", "1") == 0
+    for way in ways("edge").values():
+        assert [one["rate"] for one in way["tried"]] == [0.0001, 0.0002, 0.0004]
+        assert (way["rate"], way["at_the_edge"]) == (0.0004, True)
+    said = capsys.readouterr()
+    assert (
+        "ssgd, 2 learners, simulated: the best schedule.learning_rate, 0.0004, is the largest tried"
+        in said.err.replace("\n", " ")
+    )
+    assert "0.0004, at the edge" in said.out
+
+
+def test_a_loss_that_is_not_reached_is_said(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the same frames in four times the minibatch, at a rate that is right for one learner."""
+    slow = ["training.minibatch=null", "training.minibatch_per_learner=64", "--rates", "0.01,0.02", "--wider", "0"]
+    assert scaling("missed", "--learners", "4", *slow) == 0
+    way = ways("missed")[4, False]
+    assert (way["times_sooner"], way["seconds"]) == (None, None)
+    assert "the loss was not reached under 1 of 1 seeds" in capsys.readouterr().err.replace("\n", " ")
+    # It is, where a loss is named that both came to.
+    easy = way["judged"][0]["held_out_loss"] + 0.01
+    assert scaling("missed", "--learners", "4", *slow, "--target-loss", str(easy)) == 0
+    assert ways("missed")[4, False]["times_sooner"] > 0
+
+
+class Stop(Silent):
+    """Asks to stop as soon as some work begins."""
+
+    def __init__(self, interrupt: Interrupt, work: str) -> None:
+        self.interrupt, self.work = interrupt, work
+
+    def start(self, what: str, total: int | None = None) -> None:
+        self.interrupt.asked |= what.startswith(self.work)
+
+
+@pytest.mark.parametrize("stopped", ["2/", "3/", "6/"])
+def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
+    """In the rates of one learner, in those of several, and while the best are judged."""
+    wanted = Wanted(["ssgd"], (1, 2), rates=(0.02, 0.05), wider=0, seeds=1)
+    overrides, folder = ["training.runtime=sim", *TINY], Path(f"stopped-{stopped[0]}")
+    interrupt = Interrupt()
+    (half,) = scale("recipe.yaml", overrides, wanted, folder, Stop(interrupt, stopped), lambda _: None, interrupt)
+    assert not all(way.judged and all(one.trained for one in way.judged) for way in half.ways)
+    (whole,) = scale("recipe.yaml", overrides, wanted, folder, Silent(), lambda _: None, Interrupt())
+    assert all(len(way.judged) == 1 and way.judged[0].trained for way in whole.ways)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["schedule.learning_rate=0.1"], "--rates"),
+        (["training.minibatch=64,128"], "give one value"),
+        (["--simulated", "4"], "no trainings by processes"),
+        (["--simulated", "4", "--learners", "1", "--runtime", "procs"], "no trainings by processes"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    inside: Path, options: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert scaling("refused", *options) == 2
+    assert named in capsys.readouterr().err
