@@ -127,7 +127,9 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
         raise UserError("training.record is for the procs runtime; a simulation repeats itself anyway.")
     strategy = _strategy(recipe, place)
     on_death = _on_death(training.on_death, strategy)
-    cluster = Cluster(strategy, task, recipe.optimizer, training.learners, training.seed, stragglers, shared)
+    cluster = Cluster(
+        strategy, task, recipe.optimizer, training.learners, training.seed, stragglers, shared, training.rate
+    )
 
     def make_runtime(cluster: Cluster) -> Runtime:
         if training.runtime == "sim":

@@ -88,6 +88,7 @@ class Job:
             "runtime": self.runtime_name,
             "learners": cluster.learners,
             "seed": cluster.seed,
+            "rate": cluster.rate,
             **self.minibatch.recorded(cluster.learners),
         }
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from roundelay.core.records import (
     EVENTS,
     Evaluation,
@@ -147,6 +149,7 @@ class Journal:
                 **_spent(outcome),
                 **_gathered(outcome),
                 learner_missing=[*outcome.missing] if any(outcome.missing) else [],
+                learner_rate_factors=_factors(outcome),
             )
         )
         histogram, largest, mean = staleness_summary(counts)
@@ -181,6 +184,12 @@ def _spent(outcome: Outcome) -> dict[str, Any]:
     seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
     rounded = {f"learner_{name}": [round(value, 6) for value in array.tolist()] for name, array in seconds.items()}
     return {**rounded, "learner_means": outcome.counts.means.tolist()}
+
+
+def _factors(outcome: Outcome) -> list[float]:
+    """Mean factors on the learning rate, by rank; empty where all are 1."""
+    sums, steps = outcome.counts.rate_factors, np.maximum(1, outcome.counts.steps)
+    return [round(factor, 6) for factor in (sums / steps).tolist()] if sums.any() else []
 
 
 def _gathered(outcome: Outcome) -> dict[str, Any]:

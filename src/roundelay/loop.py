@@ -41,6 +41,7 @@ from roundelay.runtime.base import (
     ended_by_death,
     wall_clock,
 )
+from roundelay.runtime.learners_rate import said_at_end, said_at_start
 from roundelay.runtime.resize import beginning_after, begun_at, resized
 from roundelay.saving import BEGINNING, Found, Position, Room, Saves
 
@@ -277,7 +278,8 @@ class Run:
 
     def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
         rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
-        self.now.count(outcome)
+        cluster = self.job.cluster
+        self.now.count(outcome, cluster.strategy.moves(cluster.learners, cluster.minibatches_a_round))
         if any(outcome.missing):
             parts = [f"{count:,} of learner {rank}" for rank, count in enumerate(outcome.missing) if count]
             unit, epoch = self.learner.unit, segment.epoch.epoch + 1
@@ -334,12 +336,21 @@ class Run:
             consensus_distance=distance,
             stopped=now.schedule.stopped,
             gatherings=now.gathered,
+            work=now.moved / now.longest if now.longest else None,
         )
+        self._say_work(now.moved / max(1.0, now.longest))
         self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         # Last: with it the run counts as finished.
         self.room.wait_for(lambda: results.write(self.exp), self.exp)
         self.live.finish()
         return results
+
+    def _say_work(self, work: float) -> None:
+        """Say in one line how far the learners have come together."""
+        cluster = self.job.cluster
+        known = cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch
+        if said := said_at_end(*known, work=work):
+            self._tell(said)
 
     # What is written --------------------------------------------------------------------------------------------------
 
@@ -385,7 +396,10 @@ class Run:
             self._damaged(path, reason, found.path if found else None)
         begun = RunStarted(**self._time(), **self._identity(), train_frames=self.examples, resumed=found is not None)
         self.journal.say(begun)
-        before, after = self.before, job.cluster.learners
+        cluster = job.cluster
+        if said := said_at_start(cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch):
+            self._tell(said)
+        before, after = self.before, cluster.learners
         if before != after:
             what = beginning_after(before, job.cluster)
             self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))

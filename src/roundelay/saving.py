@@ -27,6 +27,7 @@ from roundelay.core.files import DiskFull
 from roundelay.run_directory import has_trained
 from roundelay.runtime.base import ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
 from roundelay.runtime.clocks import pause
+from roundelay.runtime.learners_rate import work_of
 
 FOLDER = "checkpoints"
 BEGINNING = "epoch-0000"
@@ -53,6 +54,8 @@ class Position:
     stale_largest: int = 0
     stale_sum: float = 0.0
     stale_count: int = 0
+    moved: float = 0.0  # steps of one learner that the model has moved by
+    longest: float = 0.0  # steps of the learner with the most, in each segment
     gathered: dict[str, int] = dataclasses.field(default_factory=dict)  # gatherings, and what came to them, by name
     events_bytes: int = 0
     started_from: str = ""  # in words, where it is not a model of its own
@@ -68,9 +71,13 @@ class Position:
         """The inverse of `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
-    def count(self, outcome: Outcome) -> None:
-        """A stretch of training has ended."""
+    def count(self, outcome: Outcome, moves: float) -> None:
+        """A stretch of training has ended, in which one gradient of one learner `moves` the model so far."""
         counts = outcome.counts
+        moved, longest = work_of(
+            counts.rate_factors if counts.rate_factors.any() else counts.steps, counts.steps, moves
+        )
+        self.moved, self.longest = self.moved + moved, self.longest + longest
         if outcome.virtual_seconds is not None:
             self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.frames += counts.statistics.frames

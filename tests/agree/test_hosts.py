@@ -88,6 +88,16 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, .
         assert (outcome.next, outcome.finished) == (want.next, want.finished)
 
 
+def test_factors_on_the_learning_rate_agree_bit_for_bit() -> None:
+    hosts = Hosts("ssgd", (2, 1), parameters=CHUNK + 1027, rate="gain")
+    (state, outcomes), (expected, wanted) = on_hosts(hosts), on_one(hosts)
+    for vector in expected.vectors:
+        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
+    for outcome, want in zip(outcomes, wanted, strict=True):
+        assert outcome.counts.rate_factors.tolist() == want.counts.rate_factors.tolist()
+    assert wanted[-1].counts.rate_factors[0] > wanted[-1].counts.steps[0]
+
+
 @pytest.mark.parametrize(
     ("name", "codec"),
     [

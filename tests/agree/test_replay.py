@@ -18,7 +18,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.core.progress import Silent
-from roundelay.core.rates import Warmup
+from roundelay.core.rates import LearnersRate, Warmup
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
@@ -65,6 +65,20 @@ def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: b
     assert_same(found, recorded)
     assert found.minibatches == 320
     assert found.events > 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "rate"), [("adpsgd", "gain"), ("adpsgd", "linear"), ("adpsgd weights=progress", "gain")]
+)
+def test_factors_on_the_learning_rate_come_out_the_same_bit_for_bit(
+    name: str, rate: LearnersRate, tmp_path: Path
+) -> None:
+    """With numbers of an optimizer before, and masses of rows after those of the noise."""
+    adam = TorchOptimizer("AdamW")
+    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 7), optimizer=adam), rate=rate)
+    recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
+    assert_same(again(made, tmp_path), recorded)
+    assert again(replace(made, rate="as-is"), tmp_path).difference
 
 
 @pytest.mark.parametrize("strategy", [Pairs("int8"), Pairs("int4"), Pairs("bf16", remembers=False), Together("int4")])

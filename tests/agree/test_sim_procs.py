@@ -69,6 +69,16 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
     assert all(outcome.counts.frames.sum() == 9 * MINIBATCH + 2 for outcome in outcomes)
 
 
+@pytest.mark.parametrize("name", ["ssgd", "dpsgd", "bsp period=3"])
+def test_factors_on_the_learning_rate_agree_bit_for_bit(name: str) -> None:
+    """The noise of gradients is summed in the same order wherever they lie."""
+    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 1027)), rate="gain")
+    virtual, real, outcomes = both(made, [plan(11, 3, epoch=epoch) for epoch in range(2)])
+    for vector in virtual.vectors:
+        assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
+    assert (outcomes[-1].counts.rate_factors > 11).all()
+
+
 @pytest.mark.parametrize(
     "strategy",
     [*map(Together, CODECS), DiLoCo(period=3, codec="int4"), DiLoCo(period=3, codec="int8", fragments=2)],

@@ -94,6 +94,30 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
         )
 
 
+def test_a_run_says_at_which_rate_its_learners_train_and_what_that_gained(tmp_path: Path) -> None:
+    class Heard(Silent):
+        lines: list[str]
+
+        def start(self, what: str, total: int | None = None) -> None:
+            self.lines.append(what)
+
+    heard = Heard()
+    heard.lines = []
+    plain = job("adpsgd", Quadratic(50, examples=80 * MINIBATCH, noise=20.0), learners=2)
+    cluster = dataclasses.replace(plain.cluster, shared_minibatch=False, rate="gain")
+    results = train(dataclasses.replace(plain, cluster=cluster), tmp_path, heard, Interrupt())
+    events = read_events(tmp_path / "events.jsonl")
+    factors = [factor for segment in of_kind(events, Segment) for factor in segment.learner_rate_factors]
+    assert results is not None
+    assert results == Results.read(tmp_path)
+    assert results.rate == of_kind(events, RunStarted)[0].rate == "gain"
+    assert results.work is not None
+    assert results.work == pytest.approx(sum(factors) / len(factors), rel=0.05)
+    assert 1.3 < results.work < 2
+    assert any(line.startswith("rate gain: 2 learners train at 1 to 2 times") for line in heard.lines)
+    assert f"2 learners did the work of {results.work:.2f} (rate gain)" in heard.lines
+
+
 def test_a_run_says_what_came_to_its_gatherings(tmp_path: Path) -> None:
     """In every segment by rank, and in the results in all."""
     results = run(job("bsp period=4 quorum=0.5 grace=0 guard=50", TASK), tmp_path)

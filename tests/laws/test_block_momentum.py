@@ -12,6 +12,7 @@ from roundelay.algorithms.local_update import LocalOptimizer, Sgd, after_reset
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -29,7 +30,9 @@ LEARNERS = (1, 3, 10)
 BLOCK_MOMENTUM = ("bmuf", "bmuf-fairseq", "slowmo", "diloco")
 
 
-def distance(name: str, learners: int, momentum: float = 0.0, shared: bool = True) -> float:
+def distance(
+    name: str, learners: int, momentum: float = 0.0, shared: bool = True, how: LearnersRate = "as-is"
+) -> float:
     """Distance travelled in a round at a gradient that hardly changes, in learning rates times gradients."""
     strategy = make_strategy(name)
     long, remembers = getattr(strategy, "period", 1) > LONG_BLOCK, momentum or strategy.memory
@@ -37,7 +40,7 @@ def distance(name: str, learners: int, momentum: float = 0.0, shared: bool = Tru
     total = 2 * warm
     task = Quadratic(1, examples=total * learners, curvature=(1.0, 1.0), noise=0.0)
     plan = EpochPlan(0, total * learners, learners, learners, 0)
-    cluster = Cluster(strategy, task, Sgd(momentum), learners, shared_minibatch=shared)
+    cluster = Cluster(strategy, task, Sgd(momentum), learners, shared_minibatch=shared, rate=how)
     with SimRuntime(cluster) as runtime:
         for first, last in ((0, warm), (warm, total)):
             runtime.segment(SegmentPlan(plan, rate, first=first * learners, last_round=last))
@@ -45,10 +48,10 @@ def distance(name: str, learners: int, momentum: float = 0.0, shared: bool = Tru
     return math.log(left[0] / left[1]) / rate / (total - warm)
 
 
-def travelled(name: str, learners: int, shared: bool) -> float:
+def travelled(name: str, learners: int, shared: bool, how: LearnersRate = "as-is") -> float:
     """Distance relative to `sgd` at the same rate over the same examples; a round in which every learner has a
     minibatch of its own is as many steps of `sgd` as there are learners."""
-    return distance(name, learners, shared=shared) / (1 if shared else learners)
+    return distance(name, learners, shared=shared, how=how) / (1 if shared else learners)
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -63,6 +66,16 @@ def test_every_strategy_moves_as_far_as_it_declares(name: str, learners: int, sh
         name = f"{name},period={LONG_BLOCK}"
     declared = make_strategy(name).distance(learners, 1 if shared else learners)
     assert travelled(name, learners, shared) == pytest.approx(declared, rel=0.1)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "sgd"])
+def test_every_strategy_moves_by_the_sum_of_gradients_at_the_linear_rate(name: str, shared: bool) -> None:
+    """As far as `sgd` over the same examples, or as it does anyway where that is further."""
+    if getattr(make_strategy(name), "period", 1) > LONG_BLOCK:
+        name = f"{name},period={LONG_BLOCK}"
+    declared = make_strategy(name).distance(3, 1 if shared else 3)
+    assert travelled(name, 3, shared, "linear") == pytest.approx(max(1, declared), rel=0.1)
 
 
 def test_sgd_itself_takes_its_steps() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from roundelay.core.rates import LearnersRate
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Straggler
@@ -65,6 +66,7 @@ class Hosts:
     learner_fatal: int = -1  # the one at which a learner is
     once: str = ""  # a folder: whoever draws those again lives
     codec: str = ""  # by which everything goes, under a strategy of the tests' own instead of the named one
+    rate: LearnersRate = "as-is"
     port: int = field(default_factory=free_port)
     running: dict[int, Preloaded] = field(default_factory=dict)
     kept: dict[int, KeptHost] = field(default_factory=dict)  # in their place, where hosts are kept
@@ -82,7 +84,7 @@ class Hosts:
             task = InBlocks(self.in_blocks)
         if self.on_device:
             task = OnDevice(task)
-        made = cluster(self.name, learners, task, self.momentum, stragglers=stragglers)
+        made = replace(cluster(self.name, learners, task, self.momentum, stragglers=stragglers), rate=self.rate)
         return replace(made, strategy=Together(self.codec)) if self.codec else made
 
     @property

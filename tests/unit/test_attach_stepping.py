@@ -4,6 +4,7 @@ optimizers, and with parameters in 16 bits. One learner must go where plain trai
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ import torch.utils.checkpoint
 from torch import Tensor, nn
 
 import roundelay
+from roundelay.attached.stepping import scaled_rates
 from roundelay.core.errors import UserError
+from roundelay.strategies import make_strategy
 
 
 @pytest.fixture(autouse=True)
@@ -513,3 +516,47 @@ def test_whatever_part_is_called_first_begins_a_step_before_hooks_that_came_late
     assert wants == [True, False] * 5
     assert len(seen) > 10
     assert not any(seen)
+
+
+def test_learning_rates_are_larger_for_a_step_and_the_users_again_after_it() -> None:
+    """Numbers, tensors that groups have in common, and what the optimizer itself sets meanwhile."""
+    tensor, parts = torch.tensor(0.1), [nn.Parameter(torch.zeros(1)) for _ in range(4)]
+    groups = [{"params": [p], "lr": lr} for p, lr in zip(parts, (0.2, tensor, tensor, 1), strict=True)]
+    optimizer = torch.optim.SGD(groups, foreach=False)
+    with suppress(RuntimeError), scaled_rates(optimizer, 3.0):
+        assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([0.6, 0.3, 0.3, 3.0])
+        optimizer.param_groups[3]["lr"] = 7.0
+        raise RuntimeError("in the middle")
+    assert optimizer.param_groups[0]["lr"] == 0.2
+    assert optimizer.param_groups[1]["lr"] is optimizer.param_groups[2]["lr"] is tensor
+    assert tensor == torch.tensor(0.1)
+    assert optimizer.param_groups[3]["lr"] == 7.0
+
+
+def test_a_learning_rate_that_is_none_is_refused_where_it_is_to_be_larger() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.param_groups[0]["lr"] = None
+    with pytest.raises(UserError, match=r"rank 0: SGD has a group whose lr is no number.*rate='as-is'"):
+        roundelay.attach(model, optimizer, "adpsgd", rate="gain")
+
+
+def test_a_rate_that_is_a_number_is_the_strategys() -> None:
+    model = network()
+    session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "diloco", rate=0.5)
+    assert session.strategy == make_strategy("diloco,rate=0.5")
+    session.close()
+    with pytest.raises(UserError, match=r"rate is 'faster': choose one of as-is, gain, linear"):
+        roundelay.attach(network(), torch.optim.SGD(model.parameters(), lr=0.1), "adpsgd", rate="faster")
+
+
+@pytest.mark.parametrize("rate", ["gain", "linear"])
+def test_one_learner_alone_trains_at_its_own_rate(rate: str) -> None:
+    ends = []
+    for options in (dict[str, Any](), {"rate": rate}):
+        model = network()
+        optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(model.parameters(), lr=0.1)]
+        with roundelay.attach(model, optimizers, "adpsgd", **options):
+            plainly(model, optimizers)
+        ends.append(nn.utils.parameters_to_vector(model.parameters()))
+    assert torch.equal(*ends)

@@ -6,7 +6,7 @@ With the learners of the save each takes its own part back, bit for bit. With mo
     memory       of the strategy: the mean over all learners
     centre       stays
     steps        the largest
-    optimizer    that of learner r mod L of the L that were saved
+    optimizer    that of learner r mod L of the L that were saved, and what it knows of the noise of gradients
     buffers      by their rule (buffers.py)
     data         what is left of passes under way is dealt out (data_position.py)
     random       torch's generators are left as they are
@@ -124,6 +124,7 @@ def _own(part: Part) -> Resumed:
             **_vectors(part),
             "steps": meta["steps"],
             "mean_weight": meta["mean_weight"],
+            "noise": meta.get("noise"),  # earlier versions had none
             "mass": meta.get("mass"),
             **_shared(part),
         },
@@ -154,7 +155,7 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
     left = {tuple(key): pieces for key, _, pieces in shared.get("passes", ())}
     shared["passes"] = [[key, following, []] for key, following, _ in shared.get("passes", ())]
     largest = {name: max(meta[name] for meta in metas) for name in ("steps", "mean_weight")}
-    state = {"row": model, "memory": memory, **largest, **shared}
+    state = {"row": model, "memory": memory, **largest, "noise": own.meta.get("noise"), **shared}
     model_is = "the centre" if "centre" in shared else f"the mean of the models of {len(holders)}"
     return Resumed(
         state,

@@ -136,6 +136,7 @@ class SessionSaves:
             "optimizer_states": states,
             "steps": own["steps"],
             "mean_weight": own["mean_weight"],
+            "noise": own["noise"],
             "mass": own.get("mass"),
             "passes": shared.get("passes"),
             "random": list(random),

@@ -35,6 +35,7 @@ from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World, live_folder, read_world
+from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -71,7 +72,9 @@ def attach(
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
         options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
-            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other.
+            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other; and `rate`, of L
+            learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
+            gradients; "gain", between the two, by their noise. A number is the strategy's option of that name.
 
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
@@ -79,6 +82,7 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
+    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "as-is"
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
@@ -97,7 +101,7 @@ def attach(
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
     between_hosts = build(SessionHostOptions, between, "hosts")
-    terms = AttachTerms(chosen, seed, patience, hosts=between_hosts, live=live, on_death=deaths)
+    terms = AttachTerms(chosen, seed, patience, hosts=between_hosts, live=live, on_death=deaths, rate=rate)
     return Session(module, several, world, terms, None if resume is None else Path(resume))
 
 
@@ -135,6 +139,7 @@ class Session:
         self.rank, self.learners = learner.rank, learner.learners
         self._samplers: list[SharedSampler] = []
         self._not_finite = False  # that was said of the model
+        self._rate = terms.rate
         self.resumed: Mapping[str, Any] | None = None
         """The values given as `also` to the save that this session goes on from; None: it began anew."""
         self.came_back = learner.late
@@ -145,6 +150,8 @@ class Session:
             log.warning("rank %d began with other weights or buffers than rank 0, and takes rank 0's.", self.rank)
         if learner.late or not learner.agreed:
             self._buffers.unpack(learner.arena.shown(self.rank))
+        if self.rank == 0:
+            self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
@@ -325,7 +332,8 @@ class Session:
 
     def summary(self) -> dict[str, Any]:
         """Steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all learners;
-        and in words where this one's row is."""
+        in words where this one's row is; and by how many times as much as the learner with the most steps, alone, all
+        have moved the model (`work`, under the `rate`)."""
         counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
@@ -333,7 +341,21 @@ class Session:
             "exchanges": counts.exchanges.tolist(),
             "staleness": {"mean": mean, "largest": largest},
             "rows": self._learner.where,
+            "rate": self._rate,
+            "work": self._work(),
         }
+
+    def _work(self) -> float:
+        """Return by how many times as much as the learner with the most steps, alone, all have moved the model."""
+        counts, learners = self._learner.counts, len(self._learner.living) or self.learners
+        moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy.moves(learners, learners))
+        return moved / longest if longest else 0.0
+
+    def _say(self, sentence: str) -> None:
+        """Say something of the learning rate: what was asked for is heard of, what is so anyway is for those who
+        look."""
+        if sentence:
+            log.log(logging.INFO if self._rate == "as-is" else logging.WARNING, "%s.", sentence)
 
     def sampler(
         self, dataset: Sized | int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False
@@ -392,6 +414,8 @@ class Session:
             self._not_finite = say_not_finite(self._steps.parameters, parameters, self.rank)
         if closing and not traits.synchronous:
             say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
+        if closing:
+            self._say(said_at_end(self._rate, self.strategy, len(closing), shared=False, work=self._work()))
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:

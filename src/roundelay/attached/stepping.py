@@ -17,7 +17,8 @@ for fused optimizers: it is then asked to step also when a gradient has overflow
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import MethodType
 from typing import Any, final
 
@@ -64,6 +65,8 @@ class Stepper:
     def __init__(self, optimizer: Optimizer, number: int, ask: Ask, rank: int) -> None:
         self.optimizer, self._number, self._ask, self._rank = optimizer, number, ask, rank
         self.inside, self._by_closure = False, False
+        self.factor = 1.0
+        """On the learning rates of the next step."""
         self._original: Callable[..., Any] = optimizer.step
         self._before = dict(vars(optimizer))
         self._asking = _Asking(self)
@@ -106,7 +109,8 @@ class Stepper:
         kept = {name: vars(self.optimizer).pop(name) for name in SCALING if name in vars(self.optimizer)}
         self.inside = True
         try:
-            self._original()
+            with scaled_rates(self.optimizer, self.factor):
+                self._original()
         except (AssertionError, TypeError) as error:
             if not self._by_closure:
                 raise
@@ -166,6 +170,48 @@ class Stepper:
             for name, value in state["state"].get(key, {}).items():
                 if _rounded(p, optimizer.state[p][name]):
                     optimizer.state[p][name] = value.to(p.device, torch.float32, copy=True)
+
+
+@contextmanager
+def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
+    """For a step, make learning rates `factor` times as large in all groups. What the optimizer itself sets them to
+    meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where they are."""
+    numbers: list[tuple[dict[str, Any], float, Any]] = []
+    tensors: dict[int, tuple[Tensor, Tensor]] = {}  # groups may have one in common
+    for group in optimizer.param_groups if factor != 1 else ():
+        rate = group["lr"]
+        if isinstance(rate, Tensor):
+            tensors[id(rate)] = rate, rate.detach().clone()
+        else:
+            group["lr"] = larger = rate * factor
+            numbers.append((group, larger, rate))
+    with torch.no_grad():
+        for rate, _ in tensors.values():
+            rate.mul_(factor)
+    try:
+        yield
+    finally:
+        for group, larger, rate in numbers:
+            if group["lr"] is larger:
+                group["lr"] = rate
+        with torch.no_grad():
+            for rate, before in tensors.values():
+                rate.copy_(before)
+
+
+def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
+    """Check that learning rates can be scaled.
+
+    Raises:
+        UserError: a group has none; names the optimizer.
+    """
+    for optimizer in optimizers:
+        rates = [group.get("lr") for group in optimizer.param_groups]
+        if not all(isinstance(rate, int | float | Tensor) for rate in rates):
+            raise UserError(
+                f"rank {rank}: {type(optimizer).__name__} has a group whose lr is no number, so nothing is there that "
+                "rate='gain' or 'linear' could make larger: attach with rate='as-is'."
+            )
 
 
 @final

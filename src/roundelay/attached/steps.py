@@ -25,7 +25,7 @@ from roundelay.attached.hyperparameters import first_rate, settings_of
 from roundelay.attached.momentum import UsersOptimizers
 from roundelay.attached.parameters import Parameters, module_facts
 from roundelay.attached.places import Away, Here, VectorPlace
-from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers
+from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
 from roundelay.attached.updating import RowUpdates
 from roundelay.attached.uses import Uses
 from roundelay.attached.watch import Changes, Watch, some
@@ -79,6 +79,8 @@ class Steps:
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
+        if terms.rate != "as-is":
+            check_rates(optimizers, world.rank)
         settings, tensors = settings_of(optimizers, module), len(parameters.all)
         terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
         if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
@@ -286,6 +288,9 @@ class Steps:
     def _update(self, gradient: Gradient, own: bool, given: Sequence[bool]) -> bool:
         """Do the strategy's local update, under the row's lock. True: and the snapshot is as the row is."""
         late, self._late = self._late, None
+        factor = self.learner.rate_factor(gradient)
+        for stepper in self._steppers:
+            stepper.factor = factor
         alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
         if alike and self._updates.in_place(self._asked):
             self._waiting = None

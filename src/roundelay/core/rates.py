@@ -1,6 +1,10 @@
 """Learning rates inside an epoch: data, so that every process computes the same rate for the same round."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+LearnersRate = Literal["as-is", "gain", "linear"]
+"""Name of the factor on the learning rate where there are several learners (runtime/learners_rate.py)."""
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ class RunStarted(Record):
     examples: str = "frames"  # what it counts
     measured: str = "cross-entropy"  # what its losses are, of which they are means
     right: str = "accuracy"  # the share that is counted beside them
+    rate: str = "as-is"  # what becomes of the learning rate where there are several learners
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,7 @@ class Segment(Record):
     # strategies), or of the first one of the host whose shards they are in; empty: none. What learners have trained in
     # the segments of an epoch and what is missing from them is the epoch.
     learner_missing: list[int] = field(default_factory=list)
+    learner_rate_factors: list[float] = field(default_factory=list)  # mean factor on the learning rate; empty: 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -474,6 +476,8 @@ class Results:
     examples: str = "frames"  # what it counts
     measured: str = "cross-entropy"  # what its losses are, of which they are means
     right: str = "accuracy"  # the share that is counted beside them
+    rate: str = "as-is"  # what becomes of the learning rate where there are several learners
+    work: float | None = None  # steps the model has moved by, over those of the learner with the most
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 
     def to_json(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
+from roundelay.core.rates import LearnersRate
 from roundelay.learner.objectives import AnyObjective, CrossEntropy
 from roundelay.recipes.init import Init
 from roundelay.recipes.known import read_recipe
@@ -47,6 +48,9 @@ class Training(HostOptions):
     minibatch       of a round, over ALL learners: each learner's is this divided by their number (256 where neither
                     this nor the next is given)
     minibatch_per_learner  or of every learner: a round has as many times that as there are learners (Li et al. 2017)
+    rate            of L learners, where each has a minibatch of its own: as-is, the learning rate of the schedule;
+                    linear, so much larger that the model moves by the sum of all gradients; gain, between the two, by
+                    the noise of gradients (docs/stability.md)
     minibatch_unit  of either: frames, or sequences, for networks that train on pieces of utterances. So many sequences
                     are the frames that as many pieces have on average
     order           of an epoch: shuffle (all frames), blocks (of some seconds, and what is in some hundred of them), or
@@ -89,6 +93,7 @@ class Training(HostOptions):
     objective: AnyObjective = CrossEntropy()
     minibatch: int | None = None
     minibatch_per_learner: int | None = None
+    rate: LearnersRate = "as-is"
     minibatch_unit: Unit = "frames"
     seed: int = 0
     order: Literal["auto", "shuffle", "blocks"] = "auto"

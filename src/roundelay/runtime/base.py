@@ -22,10 +22,11 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
-from roundelay.core.rates import Warmup
+from roundelay.core.rates import LearnersRate, Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.runtime.gathering import Gathered
+from roundelay.runtime.learners_rate import RateFactor, noise_memory, rate_factor
 from roundelay.strategies.base import Strategy
 
 STALENESS_BINS = 64
@@ -70,6 +71,8 @@ class Cluster:
     stragglers: tuple[Straggler, ...] = ()
     shared_minibatch: bool = True
     """A round's minibatch is shared by all learners; else each has one of its own."""
+    rate: LearnersRate = "as-is"
+    """Factor on the learning rate where there are several learners."""
 
     @property
     def minibatches_a_round(self) -> int:
@@ -79,13 +82,22 @@ class Cluster:
     @property
     def memory(self) -> tuple[str, ...]:
         """Names of the vectors (P,) a learner has besides its row; they start at zero and are in every checkpoint."""
-        return (*self.optimizer.memory, *self.strategy.memory)
+        return (*self.optimizer.memory, *self.strategy.memory, *self._noise[0])
+
+    @property
+    def _noise(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return noise_memory(self.rate, self.strategy.largest_factor(self.learners, self.shared_minibatch))
+
+    def rate_factor(self, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]) -> RateFactor | None:
+        """Return the factor on the learning rate of the learner that has this memory and these scalars; None: 1."""
+        begin, number = len(self.optimizer.scalars), len(self._noise[1])
+        return rate_factor(self.rate, self.strategy, self.shared_minibatch, memory, scalars[begin : begin + number])
 
     @property
     def scalars(self) -> int:
-        """Count of the numbers that a learner has besides its vectors: its optimizer's, and then the mass of its row,
-        if the strategy weighs rows."""
-        return len(self.optimizer.scalars) + self.strategy.weighed
+        """Count of the numbers that a learner has besides its vectors: its optimizer's, those of the noise of its
+        gradients where its rate goes by it, and then the mass of its row, if the strategy weighs rows."""
+        return len(self.optimizer.scalars) + len(self._noise[1]) + self.strategy.weighed
 
     @property
     def centre(self) -> bool:
@@ -231,6 +243,7 @@ class Counts:
     exchanges: NDArray[np.int64]  # (L, L), or (L, L + 1) with a centre: begun by the row's learner with the column's
     gradient_norm: NDArray[np.float64]  # (L,) summed Euclidean norms of the gradients that were measured
     gradient_norms: NDArray[np.int64]  # (L,) how many were
+    rate_factors: NDArray[np.float64]  # (L,) summed factors on the learning rate, of all steps
 
     # Seconds of this learner's own time, where they are real: what the simulator is calibrated with.
     gradient_s: NDArray[np.float64]  # (L,) computing gradients
@@ -245,7 +258,7 @@ class Counts:
         shapes = {"staleness": (learners, STALENESS_BINS), "exchanges": (learners, learners + centre)}
         numbers = {}
         for name in (item.name for item in dataclasses.fields(cls)):
-            real = name in ("loss", "gradient_norm") or name.endswith("_s")
+            real = name in ("loss", "gradient_norm", "rate_factors") or name.endswith("_s")
             kind: type[np.number[Any]] = np.float64 if real else np.int64
             numbers[name] = np.zeros(shapes.get(name, (learners,)), kind)
         return cls(**numbers)
@@ -315,8 +328,8 @@ class ClusterState:
     """All that must survive: vectors by name ((L, P) each: rows, momentum, ...; "centre", and what is kept beside it by
     names that begin with that word, are (1, P)), integers by name ((L,) each; versions (L + 1,) with a centre), clock.
 
-    Numbers in float64: `scalars`, (L, n), an optimizer's of each learner, and the mass of its row, if rows are weighed
-    (`Cluster.scalars`); `centre gatherings`, (1, n), of gathering.py.
+    Numbers in float64: `scalars`, (L, n), of each learner (`Cluster.scalars`); `centre gatherings`, (1, n), of
+    gathering.py.
     """
 
     vectors: dict[str, Tensor]

@@ -20,6 +20,7 @@ from roundelay.core.flat import shaped, slices
 from roundelay.core.state import Gradient, Me, Minibatch, Snapshot, Statistics
 from roundelay.runtime.base import STALENESS_BINS, Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred, DeferredExchange
+from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.local_steps import (
     ChunkedStep,
     LocalStep,
@@ -72,7 +73,7 @@ class LearnerTables:
     Attributes:
         steps: of all learners, (L,).
         counts: of the segment, of all learners.
-        scalars: of this learner's optimizer, and then its row's mass, if rows are weighed.
+        scalars: of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
     """
 
     steps: NDArray[np.int64]
@@ -107,6 +108,7 @@ class LearnerState(Me):
     Args:
         update: updates the row as a whole in place of the optimizer (`WholeStep`).
         deferred: the exchange that the next step is to do along with its update, if there is one.
+        rate: factor on the learning rate; None: 1, or it is the business of `update`.
     """
 
     everyone: tuple[int, ...] = ()
@@ -124,6 +126,7 @@ class LearnerState(Me):
         tables: LearnerTables,
         update: Callable[[Gradient], bool] | None = None,
         deferred: Deferred | None = None,
+        rate: RateFactor | None = None,
     ) -> None:
         row, memory = vectors.row, vectors.memory
         self.rank, self.learners, self.seed = place.rank, place.learners, place.seed
@@ -138,6 +141,7 @@ class LearnerState(Me):
             else _local_step(self._snapshot, vectors, optimizer, tables.scalars)
         )
         self._steps, self.memory, self._deferred = tables.steps, memory, deferred or Deferred()
+        self._rate = rate
 
     @property
     def steps(self) -> int:
@@ -164,6 +168,8 @@ class LearnerState(Me):
         self.living, self._count_steps, self._snapshot_version = living, ages == "row", -1
         self._deferred.clear()
         self._step.begin()
+        if self._rate is not None:
+            self._rate.live(len(living))
 
     def drawn(self, batch: Minibatch) -> None:
         """Steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
@@ -196,10 +202,11 @@ class LearnerState(Me):
         if self._plan is not None and not self.counts.steps[self.rank] % MEASURED:
             self.counts.gradient_norm[self.rank] += float(vector_norm(gradient.vector))
             self.counts.gradient_norms[self.rank] += 1
+        factor = 1.0 if self._rate is None else self._own_factor(self._rate, gradient)
         with row.lock:
             deferred = self._deferred.take(row)
             try:
-                stale = self._update_row(gradient, deferred)
+                stale = self._update_row(gradient, deferred, self.learning_rate * factor)
             finally:
                 if deferred is not None:
                     deferred.theirs.lock.release()
@@ -208,7 +215,13 @@ class LearnerState(Me):
         if self._count_steps:
             self.count_age(stale)
 
-    def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None) -> int:
+    def _own_factor(self, rate: RateFactor, gradient: Gradient) -> float:
+        """Return the factor on the learning rate of a step by `gradient`, and count it."""
+        factor = rate.factor(self.steps, lambda: gradient.vector, empty=not gradient.weight)
+        self.counts.rate_factors[self.rank] += factor
+        return factor
+
+    def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None, rate: float) -> int:
         """Under the lock: exchange, update and snapshot for the next gradient; how many versions old the gradient
         was."""
         row = self.row
@@ -217,7 +230,7 @@ class LearnerState(Me):
             row.begin()
         else:
             self._snapshot_version = -1
-        exchanging = self._step.take(gradient, self.learning_rate, mixing)
+        exchanging = self._step.take(gradient, rate, mixing)
         if mixing is not None and deferred is not None:
             version = mixing.end()
             self.count_exchange(deferred.request, version)

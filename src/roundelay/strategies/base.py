@@ -108,6 +108,22 @@ class Strategy(ABC):
         """
         return 1 / minibatches_a_round
 
+    def moves(self, learners: int, minibatches_a_round: int) -> float:
+        """Return by how much the common model moves for one gradient of one learner, as a share of what that gradient
+        moves a learner alone: `distance`, told by the gradient. 1/L under averages of `learners`, 1 where a server
+        adds what is reported to it."""
+        return self.distance(learners, minibatches_a_round) * minibatches_a_round / learners
+
+    def largest_factor(self, learners: int, shared: bool) -> float:
+        """Return the factor on the learning rate with which the common model moves by the sum of all gradients, of
+        minibatches of their own, or as `sgd` moves by the round's that is `shared`; 1 where it does, or goes further,
+        already."""
+        return 1.0 if learners == 1 else max(1.0, 1 / self.distance(learners, 1 if shared else learners))
+
+    def minibatches_in_an_update(self, learners: int) -> int:
+        """Return how many learners' minibatches the gradient of a local update is the mean of."""
+        return learners if self.traits.rows == "equal" else min(learners, self.node_learners)
+
     @property
     def host_options(self) -> frozenset[HostOption]:
         """Options by which what this strategy sends goes from host to host; the others have no effect on it."""

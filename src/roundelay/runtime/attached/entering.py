@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
@@ -58,8 +59,11 @@ class AttachTerms:
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
+    rate: LearnersRate = "as-is"  # what becomes of the optimizers' learning rates
 
     def __post_init__(self) -> None:
+        if self.rate not in get_args(LearnersRate):
+            raise UserError(f"rate is {self.rate!r}: choose one of {', '.join(get_args(LearnersRate))}.")
         if self.on_death not in get_args(AttachedDeaths):
             raise UserError(f"on_death is {self.on_death!r}: choose one of {', '.join(get_args(AttachedDeaths))}.")
         if self.on_death == "go-on":
@@ -115,6 +119,7 @@ class Entrance:
             "strategy": repr(terms.strategy),
             "seed": terms.seed,
             "on_death": terms.on_death,
+            "rate": terms.rate,
             **terms.module,
             **terms.settings_in_common,
             "parameters": initial.numel(),

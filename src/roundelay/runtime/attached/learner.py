@@ -20,11 +20,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.gain import NOISE_SCALARS, GradientNoise
 from roundelay.core.effects import Draw, Effect
 from roundelay.core.errors import UserError
+from roundelay.core.state import Gradient
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
@@ -45,6 +48,7 @@ from roundelay.runtime.engine import Engine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -170,17 +174,23 @@ class AttachedLearner:
             update=self._update,
             deferred=self._deferred,
         )
+        noise = GradientNoise(np.zeros(len(NOISE_SCALARS))) if self._terms.rate == "gain" else None
+        self._rate = RateFactor(self._terms.rate, self.strategy, shared=False, noise=noise)
         self._work = ExternalWork(vectors.gradient)
         self._backend = ArenaBackend(access, vectors, self._means, self._work)
         self._engine = Engine(self.me, self._backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
-        self.saved = SavedState(self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy)
+        self.saved = SavedState(
+            self.me, self.arena, self._around, self._means, lambda: self._members, self.strategy, noise
+        )
         """Copies of its state, in meetings."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
         self.me.begin_segment(None, living, self.strategy.traits.ages)
+        if self._rate.noise is not None:
+            self._rate.noise.forget()  # here and where a save of this meeting is gone on from
         self._means.begin_segment()
         self._backend.begin_segment(opens=True)
         self.me.snapshot()
@@ -250,6 +260,16 @@ class AttachedLearner:
         all skip the update."""
         self.me.gradient_buffer.zero_()
         self.answer(EMPTY_WEIGHT, self.me.learning_rate, Vote(self._nothing, skip))
+
+    def rate_factor(self, gradient: Gradient) -> float:
+        """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
+        wait for each other it depends on what all of them know."""
+        if self._terms.rate != "as-is":
+            living = self.me.living if self.strategy.traits.synchronous else self._members.living
+            self._rate.live(len(living))
+        factor = self._rate.factor(self.me.steps, lambda: gradient.vector)
+        self.arena.counts.rate_factors[self.rank] += factor
+        return factor
 
     def change_row(self, change: Callable[[Tensor], None]) -> None:
         """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
@@ -421,7 +441,17 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del self.me, self.arena, self.inputs, self.settings, self._shares, self.saved, self._patience, self._backend
+        del (
+            self.me,
+            self._rate,
+            self.arena,
+            self.inputs,
+            self.settings,
+            self._shares,
+            self.saved,
+            self._patience,
+            self._backend,
+        )
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
 
     @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from roundelay.algorithms.gain import GradientNoise
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.entering import write
 from roundelay.runtime.attached.membership import Attendance, Membership
@@ -44,10 +45,11 @@ class SavedState:
         means: Means,
         members: Callable[[], Membership],
         strategy: Strategy,
+        noise: GradientNoise | None = None,
     ) -> None:
         self._me, self._arena, self._around, self._means, self._members = me, arena, around, means, members
         self._centre = strategy.traits.model == "centre"
-        self.strategy = strategy
+        self.strategy, self._noise = strategy, noise
 
     def own(self) -> dict[str, Any]:
         """A copy of all that is this learner's."""
@@ -58,6 +60,7 @@ class SavedState:
             "memory": memory,
             "steps": self._me.steps,
             "mean_weight": self._means.total,  # of the last mean, which may be applied in the next segment
+            "noise": [] if self._noise is None else self._noise.seen(),
         }
 
     def centre(self) -> dict[str, Any]:
@@ -91,6 +94,8 @@ class SavedState:
             self._me.row.mass[0] = state.get("mass") or 0.0
         self._arena.optimizer.steps[self._me.rank] = state["steps"]
         self._means.total = state.get("mean_weight", 0.0)
+        if self._noise is not None and (seen := state.get("noise")):  # else it was saved under another rate
+            self._noise.recall(seen)
         if self._around.leads(self._members()):
             if "centre" in state:
                 centre = self._around.centre_row()

@@ -106,7 +106,7 @@ class ProcsRuntime(Runtime):
             self.parameters,
             cluster.memory,
             cluster.centre,
-            len(cluster.optimizer.scalars),
+            cluster.scalars - cluster.strategy.weighed,
             () if share is None else share.views,
             centre_memory=cluster.strategy.centre_memory,
             weighed=cluster.strategy.weighed,

@@ -202,4 +202,5 @@ def _state(
         cluster.optimizer,
         LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[spec.rank]),
         deferred=deferred,
+        rate=cluster.rate_factor(vectors.memory, arena.optimizer.scalars[spec.rank]),
     )

@@ -19,6 +19,7 @@ from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.means import GroupMean
 from roundelay.runtime.replay.stage import Stage, met_rows
@@ -115,6 +116,7 @@ class RecordedLearner(Backend):
             LearnerVectors(self._row, self._buffer, snapshot, memory, stage.learner.shapes),
             cluster.optimizer,
             LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
+            cluster.rate_factor(memory, stage.scalars[rank]),
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
         self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)
@@ -241,8 +243,9 @@ class _RecordedState(LearnerState):
         vectors: LearnerVectors,
         optimizer: LocalOptimizer,
         tables: LearnerTables,
+        rate: RateFactor | None,
     ) -> None:
-        super().__init__(place, vectors, optimizer, tables)
+        super().__init__(place, vectors, optimizer, tables, rate=rate)
         self._learner = learner
 
     def snapshot(self) -> Snapshot:

@@ -127,6 +127,7 @@ class SimRuntime(Runtime):
             LearnerVectors(row, gradient, torch.zeros_like(row.vector), memory, self._learner.shapes),
             self.cluster.optimizer,
             LearnerTables(self._steps, self._counts, self._scalars[rank]),
+            rate=self.cluster.rate_factor(memory, self._scalars[rank]),
         )
 
     def _check_lives(self) -> None:

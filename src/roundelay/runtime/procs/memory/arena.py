@@ -69,7 +69,7 @@ class Layout:
     parameters: int
     memory: tuple[str, ...] = ()
     centre: bool = False
-    scalars: int = 0  # of each learner's optimizer
+    scalars: int = 0  # of each learner: of its optimizer, and of its rate
     views: tuple[type[View], ...] = ()  # besides those of every arena
     shown_bytes: int = 0  # what each learner may show the others besides vectors
     tensors: int = 0  # see Sizes

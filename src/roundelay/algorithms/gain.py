@@ -1,0 +1,113 @@
+"""The gain of several learners over one in a step, from the noise of their gradients.
+
+Johnson, Agrawal, Gu and Guestrin 2020, "AdaScale SGD" (arXiv 2007.05105): where n minibatches are averaged, a step may
+be r times as long, and goes as far as r steps of one minibatch,
+
+    r = (s2 + m2) / (s2 / n + m2) ,   1 <= r <= n
+
+s2 the variance of a minibatch's gradient (summed over parameters), m2 the squared norm of its mean. Where noise is all,
+r is n; where there is none, all n say the same, and r is 1.
+
+Neither is sent. A learner has minibatches one after the other, whose noise is independent: of two consecutive gradients
+g and h, g h is m2 in the mean, and (g g + h h) / 2 is s2 + m2. Two steps of `PERIOD` are looked at.
+
+Legend: P parameters.
+"""
+
+from collections.abc import Sequence
+from typing import Final, final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+PERIOD: Final = 8
+"""A pair of gradients is taken of so many steps."""
+DECAY: Final = 0.9
+"""Share of the mean over pairs that is left when another comes: about ten are remembered."""
+NOISE_SCALARS: Final = ("noise squares", "noise products", "noise seen", "noise kept")
+"""Numbers that an estimate consists of: means of (g g + h h) / 2 and of g h, the weight of what was seen in them (0 to
+1), and the step after the one whose gradient is kept."""
+EARLIER: Final = "earlier gradient"
+"""Name of the vector (P,) in which the first gradient of a pair waits for the second."""
+_PIECE: Final = 16_384
+"""Elements summed at a time: few enough that torch sums them on one thread, in one order."""
+
+
+def gain(signal: float, learners: float, averaged: float = 1.0) -> float:
+    """Return r, from 1 to `learners`.
+
+    Args:
+        signal: m2 / (s2 + m2) of the gradients looked at, 0 to 1.
+        learners: n, the minibatches that a step of the common model has.
+        averaged: so many minibatches each of those gradients is the mean of.
+    """
+    noise = averaged * (1 - signal)
+    return max(1.0, min(learners, (noise + signal) / (noise / learners + signal))) if learners > 1 else 1.0
+
+
+@final
+class GradientNoise:
+    """The share of signal in one learner's gradients, as estimated so far.
+
+    Before the first pair it is 1, and what is seen replaces that as it comes; so a rate that follows the gain warms up.
+
+    Args:
+        scalars: (len(NOISE_SCALARS),), zero at first; changed in place.
+        earlier: (P,), overwritten; None: made when it is needed.
+    """
+
+    def __init__(self, scalars: NDArray[np.float64], earlier: Tensor | None = None) -> None:
+        self._scalars, self._earlier = scalars, earlier
+
+    @property
+    def signal(self) -> float:
+        """m2 / (s2 + m2), 0 to 1."""
+        squares, products, seen, _ = self._scalars.tolist()
+        return 1.0 if not seen else 1 - seen + seen * max(0.0, min(1.0, products / squares))
+
+    @staticmethod
+    def wants(step: int) -> bool:
+        """Return whether the gradient of this step is looked at."""
+        return step % PERIOD < 2
+
+    def look(self, step: int, gradient: Tensor) -> None:
+        """Take the gradient (P,) of a step that is wanted. Steps are counted from 0, and may be left out."""
+        if step % PERIOD == 0:
+            if self._earlier is None:
+                self._earlier = torch.empty_like(gradient)
+            self._earlier.copy_(gradient)
+            self._scalars[3] = step + 1
+        elif self._scalars[3] == step and self._earlier is not None:
+            self._scalars[3] = 0
+            earlier = self._earlier
+            self._add((_inner(gradient, gradient) + _inner(earlier, earlier)) / 2, _inner(gradient, earlier))
+
+    def forget(self) -> None:
+        """Drop the first gradient of a pair whose second has not come."""
+        self._scalars[3] = 0
+
+    def seen(self) -> list[float]:
+        """Return a copy of the numbers of an estimate."""
+        return [float(number) for number in self._scalars]
+
+    def recall(self, seen: Sequence[float]) -> None:
+        """Go on from what `seen` has returned, between two pairs."""
+        self._scalars[:] = seen
+        self.forget()
+
+    def _add(self, squares: float, products: float) -> None:
+        if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
+            return
+        for place, value in enumerate((squares, products, 1.0)):
+            self._scalars[place] += (1 - DECAY) * (value - self._scalars[place])
+
+
+def _inner(x: Tensor, y: Tensor) -> float:
+    """Return the inner product of (P,) and (P,): the same bits wherever they lie in the memory of the host, and on
+    however many threads."""
+    if x.device.type != "cpu":
+        return float(torch.dot(x, y))
+    pairs = zip(torch.split(x, _PIECE), torch.split(y, _PIECE), strict=True)
+    return sum(float(torch.mul(one, other).sum()) for one, other in pairs)

@@ -1,0 +1,214 @@
+"""The learning rate of several learners: what each strategy moves by, the gain of gradients whose noise is known, and
+that a run under it is as repeatable as any other."""
+
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roundelay.algorithms.gain import NOISE_SCALARS, PERIOD, GradientNoise, gain
+from roundelay.core.rates import LearnersRate
+from roundelay.learner.quadratic import Quadratic
+from roundelay.runtime.base import Cluster, ClusterState
+from roundelay.runtime.learners_rate import RateFactor, said_at_start, work_of
+from roundelay.runtime.sim.driver import SimRuntime
+from support import attached_rates
+from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
+from support.launched import reports, run_learners
+
+NOISY = Quadratic(parameters=200, examples=10**6, noise=3.0)
+
+
+def under(rate: LearnersRate, name: str, learners: int, task: Quadratic = NOISY) -> Cluster:
+    return replace(cluster(name, learners, task, momentum=0.5), rate=rate)
+
+
+# The equation --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("learners", [1, 2, 3.5, 16])
+def test_the_gain_is_one_without_noise_and_all_learners_in_nothing_but_noise(learners: float) -> None:
+    assert gain(1.0, learners) == 1
+    assert gain(0.0, learners) == pytest.approx(learners)
+    gains = [gain(signal, learners) for signal in np.linspace(0, 1, 20)]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_the_gain_is_the_same_whether_gradients_are_looked_at_one_by_one_or_as_means() -> None:
+    noise, signal, learners = 7.0, 0.5, 4
+    one, mean = signal / (noise + signal), signal / (noise / learners + signal)
+    expected = (noise + signal) / (noise / learners + signal)
+    assert gain(one, learners) == pytest.approx(expected)
+    assert gain(mean, learners, averaged=learners) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5, 2.0, 8.0])
+def test_the_estimate_is_the_gain_of_gradients_with_that_noise(noise: float) -> None:
+    """Gradients (3, 0, ..., 0) plus noise of so much in each of 400 directions."""
+    drawn, mean = np.random.default_rng(0), torch.zeros(400)
+    mean[0] = 3.0
+    known, truth = GradientNoise(np.zeros(len(NOISE_SCALARS))), 9 / (9 + 400 * noise**2)
+    found = []
+    for step in range(100 * PERIOD):
+        if known.wants(step):
+            known.look(step, mean + noise * torch.from_numpy(drawn.standard_normal(400, dtype=np.float32)))
+        found.append(gain(known.signal, 4))
+    assert found[0] == 1, "nothing is known yet"
+    assert np.mean(found[50 * PERIOD :]) == pytest.approx(gain(truth, 4), rel=0.05)
+    assert np.abs(np.diff(found)).max() < 0.5, "the factor never jumps"
+
+
+def test_a_pair_whose_second_gradient_never_came_tells_nothing() -> None:
+    scalars = np.zeros(len(NOISE_SCALARS))
+    known = GradientNoise(scalars)
+    known.look(0, torch.ones(3))
+    known.forget()
+    known.look(1, torch.ones(3))
+    known.look(PERIOD, torch.ones(3))
+    known.look(2 * PERIOD + 1, torch.ones(3))  # the step after the first of that pair was an empty one
+    known.look(PERIOD, torch.full((3,), torch.nan))
+    known.look(PERIOD + 1, torch.ones(3))
+    assert known.signal == 1
+    assert not scalars[:3].any()
+
+
+# Strategies ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_strategies_move_by() -> None:
+    assert make_strategy("adpsgd").moves(4, 4) == make_strategy("adpsgd").moves(4, 1) == 1 / 4
+    assert make_strategy("asgd").moves(4, 4) == make_strategy("asgd").moves(4, 1) == 1
+    assert make_strategy("bmuf").moves(4, 4) == pytest.approx(1)
+    largest = {name: make_strategy(name).largest_factor(4, shared=False) for name in ("ssgd", "adpsgd", "asgd", "bmuf")}
+    assert largest == pytest.approx({"ssgd": 4, "adpsgd": 4, "asgd": 1, "bmuf": 1})
+    assert make_strategy("adpsgd").largest_factor(4, shared=True) == 1
+    means = {
+        name: make_strategy(name).minibatches_in_an_update(4) for name in ("ssgd", "adpsgd", "hadpsgd node_size=2")
+    }
+    assert means == {"ssgd": 4, "adpsgd": 1, "hadpsgd node_size=2": 2}
+    assert make_strategy("easgd").largest_factor(1, shared=False) == 1, "one learner alone is left as it is"
+
+
+@cache
+def model(rate: LearnersRate, name: str, learners: int) -> ClusterState:
+    with SimRuntime(under(rate, name, learners)) as runtime:
+        runtime.segment(plan(3 * PERIOD, learners, rate=0.01))
+        return runtime.state()
+
+
+@pytest.mark.parametrize("name", ["ssgd", "delayed-gradient"])
+@pytest.mark.parametrize("rate", ["gain", "linear"])
+def test_rows_that_are_equal_stay_equal(name: str, rate: LearnersRate) -> None:
+    rows = model(rate, name, 3).vectors["row"]
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[2])
+    assert not torch.equal(rows, model("as-is", name, 3).vectors["row"])
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "sgd"])
+def test_a_run_that_is_interrupted_goes_on_bit_for_bit_under_the_gain(name: str) -> None:
+    """Between the two gradients of a pair, too. An asynchronous strategy's exchanges end with a segment, so there the
+    straight run has the same segments."""
+    made, rounds = under("gain", name, 2), 3 * PERIOD
+    cut = make_strategy(name).block * -(-(PERIOD + 1) // make_strategy(name).block)
+    first, rest = (
+        replace(plan(rounds, 2, rate=0.01), first=2 * at, last_round=to) for at, to in ((0, cut), (cut, rounds))
+    )
+    with SimRuntime(made) as straight, SimRuntime(made) as begun, SimRuntime(made) as resumed:
+        if make_strategy(name).traits.synchronous:
+            straight.segment(plan(rounds, 2, rate=0.01))
+        else:
+            straight.segment(first)
+            straight.segment(rest)
+        begun.segment(first)
+        resumed.load(begun.state())
+        resumed.segment(rest)
+        for vector, value in straight.state().vectors.items():
+            assert torch.equal(value, resumed.state().vectors[vector]), vector
+
+
+def test_the_factor_follows_the_living() -> None:
+    factor = RateFactor("linear", make_strategy("adpsgd"), shared=False, noise=None)
+    found = []
+    for living in (4, 3, 1, 4):
+        factor.live(living)
+        found.append(factor.factor(0, torch.Tensor))
+    assert found == [4, 3, 1, 4]
+
+
+def test_learners_that_share_a_minibatch_are_left_as_they_are() -> None:
+    shared = [replace(under(rate, "adpsgd", 3), shared_minibatch=True) for rate in ("as-is", "gain", "linear")]
+    ends = []
+    for made in shared:
+        with SimRuntime(made) as runtime:
+            runtime.segment(plan(6, 3))
+            ends.append(runtime.consensus())
+    assert torch.equal(ends[0], ends[1])
+    assert torch.equal(ends[0], ends[2])
+    assert "share one minibatch" in said_at_start("gain", make_strategy("adpsgd"), 3, shared=True)
+
+
+def test_linear_learners_do_the_work_of_all_and_as_is_that_of_one() -> None:
+    for rate, expected in (("as-is", 1.0), ("linear", 3.0)):
+        with SimRuntime(under(rate, "adpsgd", 3)) as runtime:  # type: ignore[arg-type]
+            counts = runtime.segment(plan(6, 3)).counts
+        factors = counts.rate_factors if counts.rate_factors.any() else counts.steps
+        moved, longest = work_of(factors, counts.steps, make_strategy("adpsgd").moves(3, 3))
+        assert moved / longest == pytest.approx(expected)
+
+
+def test_an_epoch_is_as_long_under_every_rate() -> None:
+    for rate in ("as-is", "gain", "linear"):
+        with SimRuntime(under(rate, "adpsgd", 2)) as runtime:
+            assert runtime.segment(plan(5, 2)).counts.frames.sum() == 5 * MINIBATCH
+
+
+# Attached ------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def attached() -> dict[str, dict[int, dict[str, Any]]]:
+    """Two learners of one host."""
+    done = run_learners(2, str(attached_rates.__file__))
+    found: dict[str, dict[int, dict[str, Any]]] = {law: dict(by_rank) for law, by_rank in reports(done.stdout).items()}
+    return {**found, "said": {0: {"text": done.stderr}}}
+
+
+@pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
+def test_attached_learners_at_the_linear_rate_are_learners_at_twice_the_rate(strategy: str) -> None:
+    linear, twice = attached()[f"linear {strategy}"], attached()[f"twice {strategy}"]
+    for rank in range(2):
+        assert linear[rank]["values"] == twice[rank]["values"]
+        assert linear[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
+    assert linear[0]["work"] == pytest.approx(2)
+    assert "rate linear: 2 learners train at 2 times the learning rate" in attached()["said"][0]["text"]
+
+
+@pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
+def test_attached_learners_under_the_gain_warm_up_to_between_one_and_all(strategy: str) -> None:
+    """And learners whose rows are equal stay so, though each looks at gradients by itself."""
+    law = attached()[f"gain {strategy}"]
+    assert 1.05 < law[0]["work"] < 2
+    assert law[0]["values"] == law[1]["values"]
+    assert "2 learners did the work of 1." in attached()["said"][0]["text"]
+
+
+@pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
+def test_a_session_under_the_gain_that_is_resumed_goes_on_bit_for_bit(strategy: str) -> None:
+    law = attached()[f"resumed {strategy}"]
+    for rank in range(2):
+        assert law[rank]["straight"] == law[rank]["values"]
+        assert law[rank]["signal"] < 1, "else there is nothing to be kept"
+
+
+def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:
+    law = attached()["alone at last"][0]
+    assert law["values"] == law["plain"]
+
+
+def test_a_learner_with_another_rate_is_refused() -> None:
+    errors = [attached()["other rate"][rank]["error"] for rank in range(2)]
+    assert any("rate gain, rank 0 with linear" in error for error in errors)
