@@ -33,14 +33,14 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
 
-# Most tests wait for processes of their own, so three at a time are sooner done on two cores. All of a file are run by one,
+# Most tests wait for processes of their own, so five at a time are sooner done on two cores. All of a file are run by one,
 # in the order of tests/conftest.py. Those in tests/faults kill, cut and count only what they have started themselves. One
 # thread a process: there are enough of them. They keep their bytecode, whatever is set: else each compiles the package.
 test: export OMP_NUM_THREADS := 1
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.roundelay-dev ## all tests (ARGS="-k staleness" to choose)
 ifeq ($(strip $(ARGS)),)
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
+	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder --durations=30 --durations-min=5
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif

@@ -76,7 +76,7 @@ def test_a_model_of_an_earlier_version_has_no_name_and_is_a_dnn(inside: Path) ->
 
 
 def test_learners_have_the_threads_that_a_recipe_gives_them(inside: Path, tmp_path: Path) -> None:
-    """Whatever the cores of the host are."""
+    """They are not what its cores would be shared out to."""
     recipe = load_recipe("recipe.yaml", ["training.threads=3", "training.record=true"])
     job = make_job(recipe, tmp_path)
     with job.make_runtime(job.cluster):

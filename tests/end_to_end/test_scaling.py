@@ -52,8 +52,9 @@ def test_a_best_rate_at_the_edge_widens_the_rates_or_is_said(inside: Path, capsy
         assert [one["rate"] for one in way["tried"]] == [0.0001, 0.0002, 0.0004]
         assert (way["rate"], way["at_the_edge"]) == (0.0004, True)
     said = capsys.readouterr()
-    assert "ssgd, 2 learners: the best schedule.learning_rate, 0.0004, is the largest tried" in said.err.replace(
-        "\n", " "
+    assert (
+        "ssgd, 2 learners, simulated: the best schedule.learning_rate, 0.0004, is the largest tried"
+        in said.err.replace("\n", " ")
     )
     assert "0.0004, at the edge" in said.out
 

@@ -144,7 +144,7 @@ def _lead(clock: OneClock, alone: Alone) -> str:
 
 def _notes(row: _Row) -> list[str]:
     """Sentences on a way: a best rate at the edge of those tried, and runs that did not reach the loss."""
-    found = row.way.choice.warnings()
+    found = [note.replace(row.way.choice.name, row.name, 1) for note in row.way.choice.warnings()]
     if row.found is not None and row.found.sooner is None:
         runs = row.found.series.runs
         ends = ", ".join(plain(run.cross_entropy) for run in runs)
