@@ -17,7 +17,8 @@ printed is the median over rounds of the ratio to a plain torch loop on two host
 after every mode, since machines that are shared change their speed within minutes. "Rows
 a step" says how much was talked: exchanges begun by a learner for each of its steps, times the share of the row that
 each carried. A mode is a strategy as `roundelay train --strategy` takes it, with `+fragments=K`, `+wire=bf16` and
-`+share=S` (training.exchange_share) and `+encrypt=no` (training.encrypt) behind it, or one of alone, never-talk, ddp,
+`+share=S` (training.exchange_share) and `+encrypt=no` (training.encrypt), with --to-loss also `+rate=gain` (attach's
+`rate`), behind it, or one of alone, never-talk, ddp,
 and decent-dp. "Simulated": what
 the simulator says of that strategy on two nodes with this link, given nothing but the seconds of a step of two learners
 on one host, measured in the same rounds.

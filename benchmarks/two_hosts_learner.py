@@ -23,6 +23,7 @@ class Way:
     wire: str = "fp32"
     share: float | None = None
     encrypts: bool = True
+    rate: str = "as-is"
 
     @classmethod
     def of(cls, text: str) -> "Way":
@@ -34,6 +35,7 @@ class Way:
             given.get("wire", "fp32"),
             float(given["share"]) if "share" in given else None,
             given.get("encrypt", "yes") != "no",
+            given.get("rate", "as-is"),
         )
 
 

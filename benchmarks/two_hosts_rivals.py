@@ -120,7 +120,7 @@ def _attached(way: Way, network: nn.Module, optimizer: torch.optim.Optimizer) ->
     hosts: dict[str, Any] = {"wire": way.wire, "fragments": way.fragments, "encrypt": way.encrypts}
     if way.share is not None:
         hosts["exchange_share"] = way.share
-    session = roundelay.attach(network, optimizer, way.name, hosts=hosts)
+    session = roundelay.attach(network, optimizer, way.name, hosts=hosts, rate=way.rate)
 
     def step() -> None:
         optimizer.step()

@@ -3,6 +3,7 @@
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import pytest
 import torch
@@ -59,6 +60,25 @@ def test_nothing_begins_before_all_have_come(alone: None) -> None:
     arena.sequences.weights[1, 1], arena.sequences.sent_seq[1] = 24.0, 1
     made.advance()
     until(lambda: bool((reply == 0.25).all()))  # a group of one: the other's share is missing
+
+
+def test_weights_are_of_this_mean_also_where_a_member_comes_while_they_are_looked_at(alone: None) -> None:
+    made, arena = means(2, torch.ones(100), 100)
+    arena.sequences.weights[1, 1] = 8.0  # of an earlier mean
+    lay = made.announce_gradient(8.0, (0, 1), arena.vector("row", 0))
+    reply, sent = made._mean.fill_(-1), made._sent
+
+    class Coming:
+        """Learner 1 has come when its number is looked at, and not before."""
+
+        def __getitem__(self, key: Any) -> Any:
+            if isinstance(key, list):
+                arena.sequences.weights[1, 1], arena.sequences.sent_seq[1] = 24.0, 1
+            return sent[key]
+
+    made._sent = cast(Any, Coming())
+    lay(0)
+    until(lambda: bool((reply == 0.25).all()))
 
 
 def test_a_mean_that_was_begun_goes_on_beside_the_next_gradient(alone: None) -> None:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 PERIOD: Final = 8
 """A pair of gradients is taken of so many steps."""
-DECAY: Final = 0.9
+KEPT_SHARE: Final = 0.9
 """Share of the mean over pairs that is left when another comes: about ten are remembered."""
 NOISE_SCALARS: Final = ("noise squares", "noise products", "noise seen", "noise kept")
 """Numbers that an estimate consists of: means of (g g + h h) / 2 and of g h, the weight of what was seen in them (0 to
@@ -101,7 +101,7 @@ class GradientNoise:
         if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
             return
         for place, value in enumerate((squares, products, 1.0)):
-            self._scalars[place] += (1 - DECAY) * (value - self._scalars[place])
+            self._scalars[place] += (1 - KEPT_SHARE) * (value - self._scalars[place])
 
 
 def _inner(x: Tensor, y: Tensor) -> float:

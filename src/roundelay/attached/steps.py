@@ -79,21 +79,9 @@ class Steps:
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
-        if terms.rate != "as-is":
-            check_rates(optimizers, world.rank)
+        _check_options(terms, optimizers, world.rank)
         settings, tensors = settings_of(optimizers, module), len(parameters.all)
         terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
-        if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
-            raise UserError(
-                f"rank {world.rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
-                "an optimizer's state is not shared between attached learners. Choose reset or keep."
-            )
-        if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
-            raise UserError(
-                f"rank {world.rank}: {terms.strategy.name} divides by the learning rate, and "
-                f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
-                "another strategy."
-            )
         theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
             world, terms, parameters.flatten(), shown, self._update, theirs, self._device
@@ -492,3 +480,24 @@ class Steps:
             note_closed(self._key)
             self.learner.leave(FAILED)  # those who wait for this learner need not
             raise
+
+
+def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:
+    """Refuse options that these optimizers cannot follow.
+
+    Raises:
+        UserError: names the option and what to do.
+    """
+    if terms.rate != "as-is":
+        check_rates(optimizers, rank)
+    if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
+        raise UserError(
+            f"rank {rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
+            "an optimizer's state is not shared between attached learners. Choose reset or keep."
+        )
+    if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
+        raise UserError(
+            f"rank {rank}: {terms.strategy.name} divides by the learning rate, and "
+            f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
+            "another strategy."
+        )

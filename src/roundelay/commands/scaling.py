@@ -9,7 +9,7 @@ from roundelay.commands.base import Command
 from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console
 
-USUAL = ["ssgd", "adpsgd:random-ring"]
+USUAL_STRATEGIES = ["ssgd", "adpsgd:random-ring"]
 """Strategies that are measured unless told otherwise."""
 
 
@@ -23,9 +23,9 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--strategies",
         nargs="+",
-        default=USUAL,
+        default=USUAL_STRATEGIES,
         metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help=f"strategies of several learners (default: {' '.join(USUAL)})",
+        help=f"strategies of several learners (default: {' '.join(USUAL_STRATEGIES)})",
     )
     sub.add_argument(
         "--learners", type=counts, default="1,2", metavar="L,L,...", help="numbers of learners; 1 is always there"

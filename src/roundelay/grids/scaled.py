@@ -20,8 +20,8 @@ from roundelay.reports.series import Series, series_of, straggler_text
 from roundelay.reports.svg import element, esc
 from roundelay.reports.table import as_text, packed
 
-JSON, HTML = "scaling.json", "scaling.html"
-SCHEMA = 1
+SCALING_JSON, SCALING_HTML = "scaling.json", "scaling.html"
+SCALING_SCHEMA = 1
 COLUMNS = {
     "strategy": "who talks to whom, and when",
     "learners": "data-parallel learners",
@@ -110,7 +110,7 @@ def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
     failures = [f"{one.cell.name}, failed: {one.error}" for row in rows for one in row.way.judged if one.error]
     failures += [f"{one.directory}, failed: {one.error}" for row in rows for one in row.way.choice.tried if one.error]
     notes = [*failures, *(note for row in rows for note in _notes(row))]
-    files = folder / JSON, folder / HTML
+    files = folder / SCALING_JSON, folder / SCALING_HTML
     write_json(files[0], _to_json(clocks, rows))
     write_text(files[1], _page(clocks, rows, [*lead, *notes]))
     blocks = packed([[*COLUMNS], *map(_cells, rows)], [False] + [True] * (len(COLUMNS) - 1), width)
@@ -233,7 +233,12 @@ def picture(rows: Sequence[_Row]) -> str:
 
 def _to_json(clocks: Sequence[OneClock], rows: Sequence[_Row]) -> dict[str, Any]:
     base = clocks[0].grid.base
-    return {"schema": SCHEMA, "recipe": base.name, "corpus": str(base.corpus), "ways": [_way_json(row) for row in rows]}
+    return {
+        "schema": SCALING_SCHEMA,
+        "recipe": base.name,
+        "corpus": str(base.corpus),
+        "ways": [_way_json(row) for row in rows],
+    }
 
 
 def _way_json(row: _Row) -> dict[str, Any]:

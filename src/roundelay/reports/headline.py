@@ -16,7 +16,7 @@ from roundelay.reports.words import difference, errors_by_utterance, recognised
 
 SURE = 0.05
 NUMBERS = ("No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten")
-MOST_SETTINGS = 4
+MOST_TEAMS = 4
 """Numbers of learners, with and without stragglers, that are told of beside one alone."""
 
 
@@ -82,7 +82,7 @@ def _beside(alone: Alone, *, virtual: bool) -> str:
             f"{who} reached a held-out loss of {alone.loss:.4g} in {seconds(best.seconds.mean)}{clock}, one alone in "
             f"{seconds(alone.seconds.mean)}: {times_sooner(best.sooner)} ({label})."
         ]
-    for (stragglers, learners), others in ordered[1:MOST_SETTINGS]:
+    for (stragglers, learners), others in ordered[1:MOST_TEAMS]:
         shown = "; ".join(_there(one) for one in others)
         said.append(f"{_learners(learners, stragglers)}: {shown}.")
     return " ".join(said)

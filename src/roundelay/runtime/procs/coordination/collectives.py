@@ -134,8 +134,10 @@ class DeviceMeans(Means):
         """Begin with the buckets that are complete, if all have come; all begin with the same ones in the same order,
         sooner or later. To be called while a mean is under way, now and then."""
         number = int(self._sent[self._rank])
-        weights = self._sequences.weights[number % 2, self._members]
-        if not self._open or not bool((self._sent[self._members] >= number).all()) or weights.sum() <= 0:
+        if not self._open or not bool((self._sent[self._members] >= number).all()):
+            return
+        weights = self._sequences.weights[number % 2, self._members]  # after: before, one may be of an earlier mean
+        if weights.sum() <= 0:
             return
         share = float(weights[self._members.index(self._rank)] / weights.sum())
         ends = range(self._elements, 0, -self._bucket)
