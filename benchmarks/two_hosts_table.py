@@ -107,7 +107,7 @@ class Results:
         write_text(self._out / "table.md", self.table())
 
     def target(self, setting: Setting) -> float:
-        """The loss that all are held to: as told, or that which one host alone has in the end at its best learning
+        """Return the loss that all are held to: as told, or that of one host alone in the end at its best learning
         rate."""
         if self._target is not None:
             return self._target

@@ -49,7 +49,7 @@ TEAMS: dict[str, tuple[float, ...]] = {
 
 
 class Reached(Exception):
-    """The loss is reached."""
+    """Raised where the loss is reached."""
 
 
 class Watched(Learner):
@@ -131,7 +131,7 @@ class Problem:
 
 
 def problem(options: argparse.Namespace) -> Problem:
-    """The one that was asked for."""
+    """Return the problem that was asked for."""
     if options.task == "quadratic":
 
         def make(seed: int) -> Learner:

@@ -38,7 +38,7 @@ def prepared(folder: Path) -> list[str]:
 
 
 def report(folder: Path) -> Path:
-    """The page of `make demo` itself, in the seconds of the machine that draws it."""
+    """Make the page of `make demo` itself, in the seconds of the machine that draws it."""
     page = folder / "demo" / "report.html"
     if not page.exists():
         run("demo", "--folder", str(folder / "demo"))

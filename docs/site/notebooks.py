@@ -39,7 +39,7 @@ def executed(path: Path) -> Mapping[str, Any]:
 
 
 def with_outputs(path: Path) -> str:
-    """The file of the notebook with what its cells show as text, without bars and paths of the machine."""
+    """Return the file of the notebook with what its cells show as text, without bars and paths of the machine."""
     notebook = json.loads(path.read_text(encoding="utf-8"))
     for cell, ran in zip(notebook["cells"], executed(path)["cells"], strict=True):
         if cell["cell_type"] == "code":
