@@ -40,7 +40,7 @@ from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.work import PlannedWork
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
 

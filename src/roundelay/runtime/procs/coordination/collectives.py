@@ -25,7 +25,7 @@ from roundelay.runtime.procs.coordination.process_groups import Library
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Floats
+from roundelay.runtime.procs.memory.tables import Floats
 
 BUCKET = 25 * 2**18
 """Elements in one call of the library: 25 MiB. Smaller ones begin earlier, but each costs a round through all GPUs."""

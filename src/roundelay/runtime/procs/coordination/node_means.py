@@ -23,7 +23,7 @@ from roundelay.runtime.procs.coordination.means import PAUSES, MemberLost
 from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.view import Floats
+from roundelay.runtime.procs.memory.tables import Floats
 
 LOOPBACK = "127.0.0.1"
 LOST_SECONDS = 5.0
