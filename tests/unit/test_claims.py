@@ -7,10 +7,8 @@ import pytest
 
 from roundelay.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
 from roundelay.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
-from roundelay.claims.figure import draw
-from roundelay.claims.page import DRAWN, PAGE, page, settled
-from roundelay.claims.piece import Piece
+from roundelay.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
+from roundelay.claims.page import DRAWN, PAGE, draw, page, settled
 from roundelay.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay.claims.running import Kept, Ways, run_claim
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper

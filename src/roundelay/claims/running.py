@@ -7,8 +7,7 @@ from typing import Any
 
 from roundelay.claims.claim import Claim
 from roundelay.claims.evidence import Evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
-from roundelay.claims.piece import Found, Piece
+from roundelay.claims.experiment import Found, Mixing, Piece, Printed, Row, Scenarios, Trainings
 from roundelay.claims.rule import judge, said
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
 from roundelay.claims.speech import Place, train_all

@@ -7,8 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from roundelay.claims.experiment import PROCESSES, Part, Row, Trainings, short
-from roundelay.claims.piece import Found
+from roundelay.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.progress import Progress
