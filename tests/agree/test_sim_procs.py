@@ -1,16 +1,14 @@
 """The same strategy object in the simulator and on real processes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
+from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
 from roundelay.runtime.procs.coordination.collectives import BUCKET, MeansLibrary
@@ -18,24 +16,9 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.diloco import DiLoCo
-from support.blobs import Blobs
+from support.blobs import BlobTask
 from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, plan
 from support.coded import Together
-
-
-@dataclass(frozen=True)
-class BlobTask(Task):
-    """A network with dropout: gradients are pure functions of the minibatch only if dropout is. With a `device` rows
-    may leave the arena while a learner trains, though this one computes where the arena is."""
-
-    device: str | None = None
-
-    def build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-        return ModuleLearner(module, Blobs(), device=torch.device(self.device) if self.device else None)
-
 
 MANY_SYNCHRONOUS = tuple(name for name in SYNCHRONOUS if name != "sgd")
 
