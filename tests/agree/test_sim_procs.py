@@ -82,8 +82,11 @@ def test_coded_messages_agree_bit_for_bit(strategy: Strategy, task: Task) -> Non
         assert virtual.vectors[left].any(1).tolist() == [coded, coded, coded and not silent]
 
 
-@pytest.mark.parametrize("name", MANY_SYNCHRONOUS)
-@pytest.mark.parametrize("bucket", [BUCKET, 50], ids=["one bucket", "four buckets"])
+@pytest.mark.parametrize(
+    ("name", "bucket"),
+    [*((name, 50) for name in MANY_SYNCHRONOUS), *((name, BUCKET) for name in ("ssgd", "dpsgd", "delay-by-one"))],
+    ids=lambda of: {50: "four buckets", BUCKET: "one bucket"}.get(of, of),
+)
 def test_means_of_a_collective_library_agree_to_rounding(name: str, bucket: int) -> None:
     """Gloo, in place of NCCL, which wants GPUs."""
     made = cluster(name, 3, BlobTask("cpu"), momentum=0.9)

@@ -12,7 +12,7 @@ from roundelay.grids import running
 from roundelay.grids.scaling import Wanted, scale
 from roundelay.job import Interrupt
 
-TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "cost.allreduce=0.0"]
+TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]
 SIMULATED = ["--runtime", "sim", "--strategies", "ssgd", "--seeds", "1", *TINY]
 
 
