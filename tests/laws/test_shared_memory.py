@@ -40,6 +40,7 @@ from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
 from support.two_hosts import SECRET, hosts, train
+from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
     *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
@@ -201,14 +202,6 @@ ORIGINAL = {view: vars(view)["on"].__func__ if "on" in vars(view) else View.on._
 
 def original(view: type[View]) -> Callable[[Any], View]:
     return lambda arrays: ORIGINAL[view](view, arrays)
-
-
-def together(*tasks: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def means_of_one_host() -> None:
