@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
 HERE, SOMEWHERE = 0, 1
@@ -33,8 +33,8 @@ class ExchangeEndpoint:
         self._client: ExchangeClient | None = None
         self._server: ExchangeServer | None = None
 
-    def open(self, arena: str, layout: Layout) -> Mapping[int, str]:
-        """Begin, for the arena at that path; by rank, the path of the pipe that wakes each learner's channel."""
+    def open(self, arena: Arena) -> Mapping[int, str]:
+        """Begin, for that arena; by rank, the path of the pipe that wakes each learner's channel."""
         _one_thread_each()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
@@ -43,7 +43,7 @@ class ExchangeEndpoint:
             HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypt
         )
         row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
-        self._client = client = ExchangeClient(arena, layout, network, RowLeases(), row_format, cpu_budget)
+        self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, cpu_budget)
         self._server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
         self._router.give(EXCHANGE, self._server.serve)
         client.start()

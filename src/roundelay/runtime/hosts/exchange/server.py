@@ -8,7 +8,6 @@ Whatever a message says is checked before anything is done; one that makes no se
 the malformed frames.
 """
 
-import os
 import threading
 import time
 import traceback
@@ -46,7 +45,6 @@ from roundelay.runtime.hosts.exchange.row_format import (
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
-from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
@@ -139,9 +137,9 @@ class PeerSession:
     def __init__(self, server: ExchangeServer, asker: int) -> None:
         self._server, self._client, self._asker = server, server.client, asker
         layout, patience = self._client.layout, Patience(SERVER, server.patience, self._look)
-        self._arena = arena = Arena(os.open(self._client.arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
-        here = self._client.here
-        self._rows = {row.rank: row for row in arena.rows() if is_here(row.rank, layout.learners, here)}
+        self._arena = arena = self._client.arena.with_own_locks(patience)
+        here = [rank for rank in range(layout.rows) if is_here(rank, layout.learners, self._client.here)]
+        self._rows = {rank: arena.row(rank) for rank in here}
         self._alive = arena.liveness.alive
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
