@@ -67,6 +67,8 @@ class ExchangeEndpoint:
             own = self._client.network.host
             self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})
             self._client.living_changed()
+        if self._server is not None:
+            self._server.living_changed()
 
     @property
     def error(self) -> str:

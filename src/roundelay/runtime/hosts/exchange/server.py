@@ -1,9 +1,10 @@
 """Applies exchanges of other hosts' clients to rows of this host: the other half of client.py.
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
-thread, a link, room for one message, and the last reply, for the case that the link breaks before it has arrived. A
-request is served by the client of the row that is asked for: it carries the row to the asker's host, where the asker's
-own row is visited (states.py). So at most one request of each learner is pending here, however many it sends.
+thread, a link, and the last reply, for the case that the link breaks before it has arrived. What a row needs meanwhile
+is one of the host's buffers (buffer_pool.py). A request is served by the client of the row that is asked for: it
+carries the row to the asker's host, where the asker's own row is visited (states.py). So at most one request of each
+learner is pending here, however many it sends.
 Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
 the malformed frames.
 """
@@ -22,6 +23,7 @@ from torch import Tensor
 from roundelay.algorithms.rules import StrategyRule
 from roundelay.core.codec import FP32
 from roundelay.core.effects import Exchange, Gather
+from roundelay.runtime.hosts.exchange.buffer_pool import BufferPool
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
@@ -42,7 +44,7 @@ from roundelay.runtime.hosts.exchange.row_format import (
     apply_report,
     encode,
 )
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.patience import Patience
@@ -51,6 +53,10 @@ from roundelay.strategies.base import Strategy
 
 SERVER = -2
 """The rank of the one who waits, in what is said of a wait for a lock."""
+
+
+BUFFERS_A_ROW = 2
+"""Of this host, and the centre: one for what is applied to it, one for what comes meanwhile."""
 
 
 class _Superseded(Exception):
@@ -83,6 +89,10 @@ class ExchangeServer:
         self.client, self.patience, self.strategy = client, patience, strategy
         self._gate = threading.Lock()
         self._sessions: dict[tuple[int, bool], PeerSession] = {}
+        layout = client.layout
+        self.buffers = BufferPool(
+            partial(Buffer, layout.parameters, 1 + len(layout.memory)), BUFFERS_A_ROW * (len(client.here) + 1)
+        )
         self._errors: dict[int, Tensor] = {}
         self._closed = False
         self.error = ""
@@ -107,6 +117,13 @@ class ExchangeServer:
             if session is None:
                 session = self._sessions[rank, requests] = PeerSession(self, rank)
             session.attend(link)
+
+    def living_changed(self) -> None:
+        """The arena says by now who lives."""
+        with self._gate:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.living_changed()
 
     def error_of(self, row: int) -> Tensor:
         """The memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
@@ -143,9 +160,11 @@ class PeerSession:
         self._alive = arena.liveness.alive
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
-        self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
+        self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
+        self._scratch = Scratch()
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
         self._until = 0.0
+        self._turn = threading.Lock()  # held while a message is attended to
         self._link: Link | None = None  # the newest
         self._mine: Link | None = None  # the thread's
         self._thread: threading.Thread | None = None
@@ -167,18 +186,16 @@ class PeerSession:
         self._mine, life, host = link, str(link.hello.get("life")), link.hello["host"]
         if life != self._life:  # its numbers begin again
             self._life = life
-            self._forget()
+            with self._turn:
+                self._settle()
         traffic = self.traffic.setdefault(host, LinkTraffic())
         sent, received = traffic.sent_bytes, traffic.received_bytes
         used, cpu_budget = time.thread_time(), self._client.cpu_budget
         try:
             while True:
-                message = link.receive(None, into=self._hold.view)  # a message that breaks is forgotten
-                reply = self._answer(message)
-                counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
-                traffic.exchanges += counts
-                traffic.lost += counts and reply.kind == Event.GONE.value
-                link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
+                link.wait_for_message()
+                with self._turn:
+                    self._hear(link, traffic)
                 traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
                 if cpu_budget is not None:
                     cpu_budget.spent(time.thread_time() - used)
@@ -190,14 +207,67 @@ class PeerSession:
         except Exception:
             self._server.error = traceback.format_exc()
         finally:
-            if self._state.offer(Event.CUT):  # nothing has come of the last message
-                self._last = _Reply()
             link.close()
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
+            self.living_changed()
+
+    def _hear(self, link: Link, traffic: LinkTraffic) -> None:
+        """Take the next message, and reply to it."""
+        try:
+            message = link.receive(None, into=self._room)  # a message that breaks is forgotten
+            if message.kind == SETTLED:
+                if whole_number(message.header, "n", LARGEST_NUMBER) == self._last.number:
+                    self._settle()
+                return
+            reply = self._answer(message)
+            counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
+            traffic.exchanges += counts
+            traffic.lost += counts and reply.kind == Event.GONE.value
+            if not reply.payload:
+                self._drop()
+            link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
+        finally:
+            if self._state.offer(Event.CUT):  # nothing has come of the message
+                self._last = _Reply()
+            if not self._last.payload:
+                self._drop()
+
+    def living_changed(self) -> None:
+        """Keep no row for a learner that is dead, and to which there is no link. From any thread."""
+        if not self._turn.acquire(blocking=False):  # the thread that has it looks as well, when its link ends
+            return
+        try:
+            if self._link is not None and self._link.closed and not self._alive[self._asker] and self._last.payload:
+                self._last = _Reply(self._last.number, Event.GONE.value)  # should it be asked for all the same
+                self._drop()
+        finally:
+            self._turn.release()
 
     def _forget(self) -> None:
+        """The last exchange is over for its client, whatever has become of it."""
         self._state.take(Event.FORGET)
         self._last = _Reply()
+
+    def _settle(self) -> None:
+        self._forget()
+        self._drop()
+
+    def _room(self, size: int) -> memoryview:
+        """For the payload of a message that begins to come."""
+        if not size:
+            return memoryview(b"")
+        self._forget()  # a client that sends a row waits for no reply
+        return self._buffer().view
+
+    def _buffer(self) -> Buffer:
+        if self._hold is None:
+            self._hold = self._server.buffers.take()
+        return self._hold
+
+    def _drop(self) -> None:
+        if self._hold is not None:
+            self._server.buffers.give_back(self._hold)
+            self._hold = None
 
     def _answer(self, message: Message) -> _Reply:
         number, state = whole_number(message.header, "n", LARGEST_NUMBER), self._state
@@ -215,8 +285,10 @@ class PeerSession:
         except TimeoutError:
             found = None
         state.take(Event.GIVE_UP if found is None else Event.APPLY)
-        self._last = _Reply(number, state.word) if found is None else found
-        return self._last
+        found = _Reply(number, state.word) if found is None else found
+        # A fetch is not asked about: it is made again.
+        self._last = found if message.kind != "fetch" else replace(found, payload=())
+        return found
 
     def _checked(self, message: Message, number: int) -> Callable[[], _Reply | None]:
         """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
@@ -268,16 +340,17 @@ class PeerSession:
 
     def _fetch(self, row: Row, number: int) -> _Reply | None:
         whole = Fragment.whole(self._client.layout.parameters)
+        hold = self._buffer()
         with row.lock:
             if not self._lives(row):
                 return None
-            encode(row, whole, FP32, self._hold, None, self._scratch)
+            encode(row, whole, FP32, hold, None, self._scratch)
             header = {"version": row.version}
-        return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
+        return _Reply(number, "row", header, (hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
         fragment, codec, header, share = terms.fragment, terms.codec, dict[str, Any](), None
-        error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
+        error, hold = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), self._buffer()
         with self._client.row_leases.held(row.rank, self._server.patience, self._look), row.lock:
             if not self._lives(row) or not self._is_wanted(row, terms):
                 return None
@@ -290,16 +363,16 @@ class PeerSession:
             row.begin()
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]
-                apply_report(row, self._hold, beside, self._scratch, rule)
+                apply_report(row, hold, beside, self._scratch, rule)
             elif terms.along:
-                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], self._hold, rule)
+                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], hold, rule)
             else:
-                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
+                apply_remote(row, fragment, codec, hold, error, self._scratch, rule, terms.private)
             row.end()
             header["version"] = row.version
         if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
             self._place.begin()
-        return _Reply(number, "row", header, (self._hold.view[: terms.vector_bytes],) if terms.returns else ())
+        return _Reply(number, "row", header, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
         """A learner comes to a gathering, and gives what it brings, if that counts."""
