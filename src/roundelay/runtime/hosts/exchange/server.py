@@ -1,10 +1,10 @@
 """Applies exchanges of other hosts' clients to rows of this host: the other half of client.py.
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
-thread, a link, and the last reply, for the case that the link breaks before it has arrived. What a row needs meanwhile
-is one of the host's buffers (buffer_pool.py). A request is served by the client of the row that is asked for: it
-carries the row to the asker's host, where the asker's own row is visited (states.py). So at most one request of each
-learner is pending here, however many it sends.
+link, and the last reply, for the case that the link breaks before it has arrived. It takes a thread while it attends to
+a message (link_watch.py), and one of the host's buffers while a row is on its way (buffer_pool.py). A request is served
+by the client of the row that is asked for: it carries the row to the asker's host, where the asker's own row is visited
+(states.py). So at most one request of each learner is pending here, however many it sends.
 Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
 the malformed frames.
 """
@@ -26,6 +26,7 @@ from roundelay.core.effects import Exchange, Gather
 from roundelay.runtime.hosts.exchange.buffer_pool import BufferPool
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
+from roundelay.runtime.hosts.exchange.link_watch import LinkWatch
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import (
     LARGEST_NUMBER,
@@ -45,7 +46,7 @@ from roundelay.runtime.hosts.exchange.row_format import (
     encode,
 )
 from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, Role, State
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Row
@@ -57,6 +58,13 @@ SERVER = -2
 
 BUFFERS_A_ROW = 2
 """Of this host, and the centre: one for what is applied to it, one for what comes meanwhile."""
+
+
+class _OfThread(threading.local):
+    """Chunks that stay in the cache of whichever thread is at work."""
+
+    def __init__(self) -> None:
+        self.scratch = Scratch()
 
 
 class _Superseded(Exception):
@@ -95,11 +103,12 @@ class ExchangeServer:
         )
         self._errors: dict[int, Tensor] = {}
         self._closed = False
+        self.watch, self.of_thread = LinkWatch("exchange server"), _OfThread()
         self.error = ""
         """The traceback of what should not have happened, if something did."""
 
     def serve(self, link: Link) -> None:
-        """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
+        """Attend to what comes over `link`, in other threads, until it is closed: a link whose hello says
         `"what": "exchange"`, of whom, and whether it is for requests."""
         rank, host, requests = link.hello.get("rank"), link.hello.get("host"), link.hello.get("requests") is True
         learners = self.client.layout.learners
@@ -141,8 +150,13 @@ class ExchangeServer:
     def close(self) -> None:
         """Close all links. Safe to call twice."""
         with self._gate:
-            self._closed = True
+            closed, self._closed = self._closed, True
             sessions, self._sessions = list(self._sessions.values()), {}
+        if closed:
+            return
+        for session in sessions:
+            session.hang_up()
+        self.watch.close()
         for session in sessions:
             session.close()
 
@@ -161,60 +175,58 @@ class PeerSession:
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
         self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
-        self._scratch = Scratch()
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
         self._until = 0.0
         self._turn = threading.Lock()  # held while a message is attended to
         self._link: Link | None = None  # the newest
-        self._mine: Link | None = None  # the thread's
-        self._thread: threading.Thread | None = None
+        self._mine: Link | None = None  # that of the last message
+        self._before = 0, 0  # bytes sent to and received from its host over links before
         self.traffic: dict[int, LinkTraffic] = {}
 
     def attend(self, link: Link) -> None:
         """From now on to `link`; whatever was before it is over first."""
-        before, self._link = (self._link, self._thread), link
-        if before[0] is not None:
-            before[0].close()
-        self._thread = threading.Thread(
-            target=self._attend, args=(link, before[1]), daemon=True, name=f"exchange server of {link.peer}"
-        )
-        self._thread.start()
-
-    def _attend(self, link: Link, before: threading.Thread | None) -> None:
+        before, self._link = self._link, link
         if before is not None:
-            before.join()
-        self._mine, life, host = link, str(link.hello.get("life")), link.hello["host"]
-        if life != self._life:  # its numbers begin again
-            self._life = life
-            with self._turn:
-                self._settle()
-        traffic = self.traffic.setdefault(host, LinkTraffic())
-        sent, received = traffic.sent_bytes, traffic.received_bytes
-        used, cpu_budget = time.thread_time(), self._client.cpu_budget
-        try:
-            while True:
-                link.wait_for_message()
-                with self._turn:
-                    self._hear(link, traffic)
-                traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
-                if cpu_budget is not None:
-                    cpu_budget.spent(time.thread_time() - used)
-                used = time.thread_time()
-        except (LinkError, _Superseded):
-            pass
-        except Senseless as error:
-            link.blame(f"asks for an exchange that makes no sense: {error}")
-        except Exception:
-            self._server.error = traceback.format_exc()
-        finally:
-            link.close()
+            before.close()
+        self._server.watch.add(link, partial(self._attend, link))
+
+    def _attend(self, link: Link) -> bool:
+        """Attend to what has come over the link, if it is still the one; False: nothing more will."""
+        with self._turn:
+            if link is not self._link:
+                return False
+            host = link.hello["host"]
+            traffic = self.traffic.setdefault(host, LinkTraffic())
+            if link is not self._mine:
+                self._mine, self._before = link, (traffic.sent_bytes, traffic.received_bytes)
+                if (life := str(link.hello.get("life"))) != self._life:  # its numbers begin again
+                    self._life = life
+                    self._settle()
+            used, goes_on = time.thread_time(), False
+            try:
+                self._hear(link, traffic)
+                goes_on = True
+            except LinkTimeout:  # it was looked at for nothing
+                goes_on = True
+            except (LinkError, _Superseded):
+                pass
+            except Senseless as error:
+                link.blame(f"asks for an exchange that makes no sense: {error}")
+            except Exception:
+                self._server.error = traceback.format_exc()
+            sent, received = self._before
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
-            self.living_changed()
+            if (cpu_budget := self._client.cpu_budget) is not None:
+                cpu_budget.spent(time.thread_time() - used)
+            if not goes_on:
+                link.close()
+                self._forget_the_dead()
+            return goes_on
 
     def _hear(self, link: Link, traffic: LinkTraffic) -> None:
         """Take the next message, and reply to it."""
         try:
-            message = link.receive(None, into=self._room)  # a message that breaks is forgotten
+            message = link.receive(0.0, into=self._room)  # a message that breaks is forgotten
             if message.kind == SETTLED:
                 if whole_number(message.header, "n", LARGEST_NUMBER) == self._last.number:
                     self._settle()
@@ -234,14 +246,16 @@ class PeerSession:
 
     def living_changed(self) -> None:
         """Keep no row for a learner that is dead, and to which there is no link. From any thread."""
-        if not self._turn.acquire(blocking=False):  # the thread that has it looks as well, when its link ends
-            return
-        try:
-            if self._link is not None and self._link.closed and not self._alive[self._asker] and self._last.payload:
-                self._last = _Reply(self._last.number, Event.GONE.value)  # should it be asked for all the same
-                self._drop()
-        finally:
-            self._turn.release()
+        if self._turn.acquire(blocking=False):  # else who has it looks as well, when the link ends
+            try:
+                self._forget_the_dead()
+            finally:
+                self._turn.release()
+
+    def _forget_the_dead(self) -> None:
+        if self._link is not None and self._link.closed and not self._alive[self._asker] and self._last.payload:
+            self._last = _Reply(self._last.number, Event.GONE.value)  # should it be asked for all the same
+            self._drop()
 
     def _forget(self) -> None:
         """The last exchange is over for its client, whatever has become of it."""
@@ -344,7 +358,7 @@ class PeerSession:
         with row.lock:
             if not self._lives(row):
                 return None
-            encode(row, whole, FP32, hold, None, self._scratch)
+            encode(row, whole, FP32, hold, None, self._server.of_thread.scratch)
             header = {"version": row.version}
         return _Reply(number, "row", header, (hold.filled(whole.size, FP32),))
 
@@ -363,11 +377,11 @@ class PeerSession:
             row.begin()
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]
-                apply_report(row, hold, beside, self._scratch, rule)
+                apply_report(row, hold, beside, self._server.of_thread.scratch, rule)
             elif terms.along:
                 apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], hold, rule)
             else:
-                apply_remote(row, fragment, codec, hold, error, self._scratch, rule, terms.private)
+                apply_remote(row, fragment, codec, hold, error, self._server.of_thread.scratch, rule, terms.private)
             row.end()
             header["version"] = row.version
         if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
@@ -408,10 +422,11 @@ class PeerSession:
         if time.monotonic() > self._until:
             raise TimeoutError("a row that others want is busy")
 
-    def close(self) -> None:
-        """Nobody is attended to any more."""
+    def hang_up(self) -> None:
+        """Close the link."""
         if self._link is not None:
             self._link.close()
-        if self._thread is not None:
-            self._thread.join()
+
+    def close(self) -> None:
+        """Nobody is attended to any more."""
         self._arena.close()

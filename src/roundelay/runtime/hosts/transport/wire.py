@@ -264,15 +264,6 @@ class Link(Stream):
             filled += len(self._out.seal(data, self._sent[filled:]))
         self.write([self._sent[:filled]])
 
-    def wait_for_message(self) -> None:
-        """Wait until one begins to come, or the link is closed.
-
-        Raises:
-            LinkClosed: it is.
-        """
-        with self.in_use():
-            self.wait(None)
-
     def receive(self, timeout: float | None, into: Any = None) -> Message:
         """Return the next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go
         on within `patience` seconds, again and again.
