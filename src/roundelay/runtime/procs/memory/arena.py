@@ -37,7 +37,7 @@ from roundelay.runtime.procs.memory.views.outbox_requests import OutboxRequests
 from roundelay.runtime.procs.memory.views.row_versions import RowVersions
 from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
 from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
-from roundelay.runtime.rows import Lock, Row
+from roundelay.runtime.rows import Lock, Row, others_known
 
 ARENA_NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
@@ -92,7 +92,8 @@ class Layout:
     @cached_property
     def sizes(self) -> Sizes:
         """Numbers that shapes of tables depend on."""
-        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors)
+        others = others_known(self.learners) * self.weighed
+        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors, others)
 
     def tables(self) -> Iterator[tuple[type[View], str, Table]]:
         """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
@@ -246,7 +247,7 @@ class Arena:
         tables = self.row_versions
         row = Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
         if self.layout.weighed and rank < self.layout.learners:
-            row.mass = self.optimizer.scalars[rank, -1:]
+            row.mass, row.others = self.optimizer.scalars[rank, -1:], self.optimizer.others[rank]
         return row
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
