@@ -27,8 +27,7 @@ from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions,
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import Host, ask, even, hosts, start
 from support.until import until

@@ -36,11 +36,8 @@ from roundelay.runtime.procs.memory.arena import VIEWS, Arena, Layout, create_fi
 from roundelay.runtime.procs.memory.bell import bell_of_means, bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.counters import Counters
-from roundelay.runtime.procs.memory.views.gatherings import GatheringNumbers
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
-from roundelay.runtime.procs.memory.views.view import Sizes, View
+from roundelay.runtime.procs.memory.tables import Sizes, View
+from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
 from support.two_hosts import SECRET, hosts, train
 

@@ -29,8 +29,7 @@ from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel

@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import distributed
 
-from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans
+from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans
 from roundelay.runtime.procs.coordination.means import MemberLost
-from roundelay.runtime.procs.coordination.node_means import NodeMeans
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from support.until import until
