@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from roundelay.acoustic import parse_straggler
 from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.machines import Machines
 from roundelay.advice.probe import probed_recipe, task_of_recipe
@@ -12,6 +11,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.folders import RECIPE
 from roundelay.recipes.kept import read_kept
 from roundelay.recipes.recipe import Recipe, load_recipe
+from roundelay.runtime.base import parse_straggler
 from roundelay.runtime.sim.cluster import Handicap, VirtualCluster
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from roundelay.core.files import write_json, write_text
 from roundelay.grids.results import CellState
-from roundelay.grids.scaling import RATE, OneClock, Way
+from roundelay.grids.scaling import OneClock, Way, rate_of
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
 from roundelay.reports.charts import ChartAxes, Line, Point, Reference, line_chart
@@ -25,7 +25,7 @@ SCALING_SCHEMA = 1
 COLUMNS = {
     "strategy": "who talks to whom, and when",
     "learners": "data-parallel learners",
-    "rate": f"{RATE}: the best of those tried under a seed that judges nothing",
+    "rate": "the learning rate: the best of those tried under a seed that judges nothing",
     "seconds": "until the held-out loss was that with which one learner alone ends: mean (fewest to most) of the seeds",
     "times sooner": "mean seconds of one learner alone over these (least to most of the ratios, seed by seed)",
     "seeds": "that reached the loss, of those that judged",
@@ -122,7 +122,7 @@ def _rows_of(clock: OneClock) -> tuple[Alone | None, list[_Row]]:
     series: list[Series | None] = []
     for way in clock.ways:
         done = [one.cell.exp for one in way.judged if one.state is CellState.FINISHED]
-        whole = bool(done) and len(done) == len(clock.grid.seeds)
+        whole = bool(done) and len(done) == len(clock.trials.seeds)
         series.append(series_of([load_run(exp) for exp in done])[0] if whole else None)
     there = [one for one in series if one is not None]
     alone = None if series[0] is None else beside_alone(there, clock.loss)
@@ -138,7 +138,7 @@ def _lead(clock: OneClock, alone: Alone) -> str:
     how = " (simulated)" if clock.virtual else ""
     return (
         f"One learner alone{how} was at a held-out loss of {alone.loss:.4g} after {seconds(alone.seconds.mean)}. "
-        f"Minibatch: {clock.grid.about_minibatch}."
+        f"Minibatch: {clock.trials.about}."
     )
 
 
@@ -178,7 +178,7 @@ def _range(found: Spread, digits: int) -> str:
 
 
 def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str]) -> str:
-    title = f"{clocks[0].grid.base.name}: how much sooner than one learner"
+    title = f"{clocks[0].trials.name}: how much sooner than one learner"
     header = element(
         "header",
         element("p", "Roundelay scaling", class_="eyebrow"),
@@ -232,11 +232,11 @@ def picture(rows: Sequence[_Row]) -> str:
 
 
 def _to_json(clocks: Sequence[OneClock], rows: Sequence[_Row]) -> dict[str, Any]:
-    base = clocks[0].grid.base
+    trials = clocks[0].trials
     return {
         "schema": SCALING_SCHEMA,
-        "recipe": base.name,
-        "corpus": str(base.corpus),
+        "recipe": trials.name,
+        "corpus": trials.data,
         "ways": [_way_json(row) for row in rows],
     }
 
@@ -246,7 +246,7 @@ def _way_json(row: _Row) -> dict[str, Any]:
     loss = row.alone.loss if row.alone else None
     tried = [
         {
-            "rate": record.axes[RATE],
+            "rate": rate_of(way.choice, record),
             "directory": record.directory.name,
             "state": record.state.value,
             "diverged": record.diverged,
