@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import roundelay
-from roundelay.attached.reporting import MEASURED
+from roundelay.attached.reporting import HELD_OUT_LOSS
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
@@ -75,7 +75,7 @@ class Played:
         facts: dict[str, Any] = {"commit": "", "machine": "", "parameters": 5, "minibatch_frames": 1, "train_frames": 0}
         label, count = what.strategy.label, what.learners
         names: dict[str, Any] = {"strategy": what.strategy.name, "label": label, "runtime": "procs", "learners": count}
-        append(exp, RunStarted(wall_s=0.0, seed=0, examples="minibatches", measured=MEASURED, **facts, **names))
+        append(exp, RunStarted(wall_s=0.0, seed=0, examples="minibatches", measured=HELD_OUT_LOSS, **facts, **names))
         slow = 2 if what.stragglers else 1
         for second in range(11):
             loss = 10.0 - second * float(what.rate) * count**0.5 / slow
@@ -116,6 +116,20 @@ def test_ratios_are_those_of_what_the_script_has_reported(played: Played, capsys
     assert scaling("--learners", "1,4,9", *options) == 0
     assert {run[1] for run in played.runs[count:]} == {9}
     assert "train: how much sooner" in Path("all/scaling.html").read_text()
+
+
+def test_python_measures_what_the_command_measures(played: Played) -> None:
+    """A call goes on where the command left off, and says the same."""
+    options = ["--learners", "1,4", "--strategies", "adpsgd", "--rates", "0.1,0.4"]
+    assert scaling(*options) == 0
+    count, ways = len(played.runs), read_json(Path("all/scaling.json"))["ways"]
+    found = roundelay.scaling(
+        "train.py", ["adpsgd"], ARGUMENTS, "all", learners=(1, 4), rates=(0.1, 0.4), seeds=2, wider=0
+    )
+    assert len(played.runs) == count
+    assert read_json(found.files[0])["ways"] == ways
+    assert "2.00" in found.table
+    assert not found.failed
 
 
 def test_a_script_that_has_changed_is_not_taken_for_the_old_one(
