@@ -15,12 +15,41 @@ from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
 """Times the seconds of the fastest, within which its plainest form is taken: no codec, few fragments."""
+FILLED = 0.8
+"""Examples a second of a learner's share over those of the whole minibatch, below which the share is too small."""
 FASTER = 10.0
 """Times as fast a link is supposed to be for the line that says what that would gain."""
 ALONE = "sgd"
 """The strategy of one learner alone."""
 LOOKED_AT_AGAIN = 6
 """Candidates, the first ones, that are looked at again for those lines."""
+
+
+@final
+@dataclass(frozen=True)
+class MinibatchShare:
+    """The part of a round's minibatch that each of several learners has, as fast as it is computed.
+
+    frames  of it
+    whole   frames of the round
+    option  the number and the name of the recipe's option that gives every learner the whole
+    filled  examples a second of it over those of the whole, by as many threads
+    """
+
+    frames: int
+    whole: int
+    option: str
+    filled: float
+
+    def said(self) -> str:
+        """The larger total with its rate, in words, where the share is too small; else empty."""
+        if self.filled >= FILLED:
+            return ""
+        return (
+            f"A learner's share of the minibatch, {self.frames:,} of {self.whole:,}, is computed at {self.filled:.2f} "
+            f"of the examples a second of the whole: too small to keep it busy. Give every learner the whole, with the "
+            f"learning rate for that: {self.option} training.rate=gain."
+        )
 
 
 @final
@@ -34,6 +63,8 @@ class AdviceTask:
     momentum    of the local optimizer
     rate        learning rate that one learner bears well; None: none is said
     epoch       examples of an epoch, at whose end learners wait for exchanges under way; None: there is no such end
+    share       the part of a minibatch that learners share; one learner alone has the whole. None: each has its own, or
+                it was not measured
     """
 
     parameters: float
@@ -42,6 +73,7 @@ class AdviceTask:
     momentum: float = 0.9
     rate: float | None = None
     epoch: float | None = None
+    share: MinibatchShare | None = None
 
     def __post_init__(self) -> None:
         if not self.examples >= self.frames:
@@ -258,6 +290,8 @@ def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, al
     learners = 1 if strategy.name == ALONE else cluster.learners
     rounds = max(1.0, task.examples / (task.frames * learners))
     fast = speed(candidate, cluster, task.work)
+    if learners == 1 and task.share is not None:
+        fast = replace(fast, examples_per_second=fast.examples_per_second / min(1.0, task.share.filled))
     trained = Trained(learners, rounds, task.momentum, steps_an_exchange=fast.steps_an_exchange)
     found = efficiency(strategy, trained, fit)
     examples = task.examples * found.factor

@@ -33,7 +33,8 @@ def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[s
     recipe = load_recipe(source, [*overrides, "training.strategy=ssgd", "training.options={}"])
     advice = advise(*_facts(recipe))
     chosen, why = choice(advice.ranked, advice.learners, advice.cluster, "; `roundelay advise` prints all")
-    return chosen.candidate.strategy, why
+    share = "" if advice.task.share is None else advice.task.share.said().removesuffix(".")
+    return chosen.candidate.strategy, f"{why}. {share}" if share else why
 
 
 def refuse_several_hosts() -> None:

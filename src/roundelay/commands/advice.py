@@ -106,6 +106,8 @@ def print_advice(advice: "Advice", top: int) -> None:
     )
     if advice.beside_alone is not None:
         console.print(advice.beside_alone.said(), markup=False)
+    if task.share is not None and task.share.said():
+        console.print(task.share.said(), markup=False)
     for line in advice.what_if:
         console.print(
             f"{line.change}: {line.best.candidate.flags} in {duration(line.best.seconds)}, "
