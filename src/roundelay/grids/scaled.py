@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.core.files import write_json, write_text
-from roundelay.grids.results import CellState
+from roundelay.grids.results import CellState, configuration_json, outcome_json, spread_json
 from roundelay.grids.scaling import OneClock, Way, rate_of
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
@@ -292,40 +292,28 @@ def _way_json(row: _Row) -> dict[str, Any]:
     loss = row.alone.loss if row.alone else None
     tried = [
         {
+            **outcome_json(record),
             "rate": rate_of(way.choice, record),
-            "directory": record.directory.name,
-            "state": record.state.value,
             "diverged": record.diverged,
             "held_out_loss": record.dev_cross_entropy,
-            "error": record.error or None,
         }
         for record in way.choice.tried
     ]
     judged = [
-        {
-            "seed": one.cell.seed,
-            "directory": one.cell.exp.name,
-            "state": one.state.value,
-            "error": one.error or None,
-            **_run_json(one.cell.exp, loss, one.state),
-        }
-        for one in way.judged
+        {**outcome_json(one), "seed": one.cell.seed, **_run_json(one.cell.exp, loss, one.state)} for one in way.judged
     ]
     return {
-        "strategy": what.strategy.name,
-        "label": what.strategy.label,
-        "learners": what.learners,
-        "stragglers": list(what.stragglers),
+        **configuration_json(what),
         "virtual": row.virtual,
         "rate": way.rate,
         "at_the_edge": bool(way.choice.edges),
         "tried": tried,
         "judged": judged,
         "loss": loss,
-        "seconds": _spread_json(row.seconds),
-        "predicted_seconds": _spread_json(row.predicted),
+        "seconds": spread_json(row.seconds),
+        "predicted_seconds": spread_json(row.predicted),
         "times_sooner": row.sooner,
-        "times_sooner_by_seed": _spread_json(row.ratios),
+        "times_sooner_by_seed": spread_json(row.ratios),
     }
 
 
@@ -340,9 +328,3 @@ def _run_json(exp: Path, loss: float | None, state: CellState) -> dict[str, Any]
         "machine": run.results.machine,
         "commit": run.results.commit,
     }
-
-
-def _spread_json(found: Spread) -> dict[str, float] | None:
-    if not found.values:
-        return None
-    return {"mean": found.mean, "least": min(found.values), "most": max(found.values), "n": found.n}
