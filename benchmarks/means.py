@@ -28,8 +28,7 @@ from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 
 SECONDS = 120.0
 """Patience of everybody."""

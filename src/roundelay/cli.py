@@ -35,7 +35,7 @@ from roundelay.core.extras import load, need
 from roundelay.core.importing import import_uncollected
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.recipes.known import corpora as corpora_by_name
-from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.launch.c_libraries import wait_politely
 from roundelay.stopping import Ended
 from roundelay.terminal import Verbosity, complain, console, tidy
 

@@ -13,8 +13,9 @@ from roundelay.grids import running
 from roundelay.grids.scaled import summarise
 from roundelay.grids.scaling import Wanted, scale
 from roundelay.job import Interrupt
+from support.runs import StopAt
 
-TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "cost.allreduce=0.0"]
+TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]
 SIMULATED = ["--runtime", "sim", "--strategies", "ssgd", "--seeds", "1", *TINY]
 
 
@@ -92,23 +93,13 @@ def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> 
     assert "predicted" not in summarise(clocks[:1], Path("both"), 200).table
 
 
-class Stop(Silent):
-    """Asks to stop as soon as some work begins."""
-
-    def __init__(self, interrupt: Interrupt, work: str) -> None:
-        self.interrupt, self.work = interrupt, work
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.interrupt.asked |= what.startswith(self.work)
-
-
 @pytest.mark.parametrize("stopped", ["3/", "6/"])
 def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     """In the rates of several learners, and while the best are judged."""
     wanted = Wanted(["ssgd"], (1, 2), rates=(0.02, 0.05), wider=0, seeds=1)
     overrides, folder = ["training.runtime=sim", *TINY], Path(f"stopped-{stopped[0]}")
     interrupt = Interrupt()
-    (half,) = scale("recipe.yaml", overrides, wanted, folder, Stop(interrupt, stopped), lambda _: None, interrupt)
+    (half,) = scale("recipe.yaml", overrides, wanted, folder, StopAt(interrupt, stopped), lambda _: None, interrupt)
     assert not all(way.judged and all(one.trained for one in way.judged) for way in half.ways)
     (whole,) = scale("recipe.yaml", overrides, wanted, folder, Silent(), lambda _: None, Interrupt())
     assert all(len(way.judged) == 1 and way.judged[0].trained for way in whole.ways)

@@ -26,7 +26,7 @@ from roundelay.runtime.hosts.transport.stream import Stream
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.worker import SegmentAnswer, Worker, WorkerSpec
 from support.clusters import cluster
 

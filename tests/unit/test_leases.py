@@ -17,7 +17,7 @@ from roundelay.runtime.hosts.transport.checks import InvalidMessage
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views.work_queue import NONE, PREFETCH, TRAINED
+from roundelay.runtime.procs.memory.views import NONE, PREFETCH, TRAINED
 
 PLAN = EpochPlan(epoch=0, examples=38, minibatch=12, learners=3, seed=0)
 NOT_EMPTY = [index for index in range(PLAN.pieces) if PLAN.piece(index).frames]

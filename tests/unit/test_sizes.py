@@ -1,5 +1,6 @@
 """No file and no function is longer than a reader can keep in view."""
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,14 @@ from support.source import functions, source_files
 
 MOST_FILE, MOST_FUNCTION = 600, 60
 """Lines."""
+MOST_ARGUMENTS, MOST_OF_A_CONSTRUCTOR = 7, 10
+"""Arguments. Those that belong together are a frozen dataclass; a registry or a record may have more."""
+FREE = {
+    "algorithms/one_pass_kernel.py: _step",  # a kernel takes its numbers one by one
+    "runtime/hosts/exchange/row_format.py: apply_remote",
+    "runtime/hosts/exchange/row_format.py: apply_reply",
+}
+"""Functions that may have more: their arguments have no name together."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -26,3 +35,18 @@ def test_no_function_is_too_long() -> None:
             found.append((f"{file.path}: {function.name}", function.end_lineno - function.lineno + 1))
     assert found
     assert [(name, lines) for name, lines in found if lines > MOST_FUNCTION] == []
+
+
+def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of arguments but `self` and `cls`."""
+    arguments = function.args
+    named = [a.arg for a in (*arguments.posonlyargs, *arguments.args)]
+    return len(named) - (named[:1] in (["self"], ["cls"])) + len(arguments.kwonlyargs)
+
+
+def test_no_function_has_too_many_arguments() -> None:
+    found = [(f"{file.path}: {function.name}", function) for file in source_files() for function in functions(file)]
+    limits = {"__init__": MOST_OF_A_CONSTRUCTOR}
+    counted = [(name, _arguments(function), limits.get(function.name, MOST_ARGUMENTS)) for name, function in found]
+    assert [(name, count) for name, count, most in counted if count > most and name not in FREE] == []
+    assert {name for name, _ in found} >= FREE

@@ -158,8 +158,8 @@ class Session:
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
-                go_on = self._saves.come_back if learner.late else self._saves.resume
-                self.resumed = go_on(resume, found)
+                restore = self._saves.come_back if learner.late else self._saves.resume
+                self.resumed = restore(resume, found)
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
@@ -392,7 +392,7 @@ class Session:
         if self._learner.late:
             sampler.join()
         elif number in self._saves.samplers:
-            sampler.go_on(self._saves.samplers[number])
+            sampler.resume(self._saves.samplers[number])
         self._samplers.append(sampler)
         return sampler
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.flat import chunks
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS = 1, 2, 3
 """Reasons why a session is over."""

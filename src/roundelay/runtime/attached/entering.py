@@ -30,7 +30,7 @@ from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.row_host import Handles, RowHost, RowRequest, RowsNotHosted, mapped
 from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.processes import check_may_go_on
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy

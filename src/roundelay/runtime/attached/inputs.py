@@ -9,7 +9,7 @@ No alarm where inputs repeat within a learner (a mask, or all examples in every 
 from dataclasses import dataclass
 
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 FIRST = 4
 """Steps whose inputs are looked at."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 

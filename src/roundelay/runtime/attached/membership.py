@@ -23,7 +23,7 @@ from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 DEATH_CHECK_SECONDS = 0.1
 """Interval at which a learner that waits looks whether the others live."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
+from roundelay.runtime.procs.memory.views import NONE
 
 Key = tuple[int, int, int]
 """(sampler, epoch, how often that epoch was gone through before)"""

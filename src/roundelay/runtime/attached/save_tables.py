@@ -5,7 +5,7 @@ Legend: L learners.
 
 from dataclasses import dataclass
 
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Floats, Integers, L, View, table
 from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")

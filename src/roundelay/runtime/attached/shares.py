@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, fields
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 

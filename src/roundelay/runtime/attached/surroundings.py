@@ -33,7 +33,7 @@ from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from roundelay.runtime.attached.settings import NUMBERS, Numbers
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Floats, Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Floats, Integers, L, View, table
 
 VOTE_SLOTS = 4
 

@@ -34,7 +34,7 @@ from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_means
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import HostMeanSequences
 
 
 @final

@@ -1,6 +1,6 @@
 """The backend of learners that share an arena: what the engine asks for, done in shared memory.
 
-Minibatches and gradients come from the learner's work: its share of a plan (`work.py`), or another training loop
+Minibatches and gradients come from the learner's work: its share of a plan (`worker.py`), or another training loop
 (`external_work.py`).
 
 Legend: P parameters.

@@ -39,9 +39,9 @@ from roundelay.runtime.procs.members import Member, start_member
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
+from roundelay.runtime.procs.memory.tables import View
 from roundelay.runtime.procs.memory.vectors import leaves_arena
-from roundelay.runtime.procs.memory.views.view import View
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.procs.processes import REPLACE, Deaths, LearnerProcesses
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec
 from roundelay.runtime.trace import ROWS_ON, Recorder

@@ -34,7 +34,7 @@ from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import LinkError, Message
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 
 ATTEND_SECONDS = 0.02
 """Interval at which it looks who has come, and who is lost."""

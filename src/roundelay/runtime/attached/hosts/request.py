@@ -22,9 +22,8 @@ from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Layout
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
-from roundelay.runtime.procs.memory.views.view import View
+from roundelay.runtime.procs.memory.tables import View
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay.strategies.base import Strategy
 

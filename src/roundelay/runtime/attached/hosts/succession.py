@@ -31,7 +31,7 @@ from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.wire import Address, Message
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.strategies.base import Strategy
 
 RECENT = 1024

@@ -21,7 +21,7 @@ from roundelay.runtime.base import Counts
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views.work_queue import PREFETCH, TRAINED
+from roundelay.runtime.procs.memory.views import PREFETCH, TRAINED
 
 SHORTEST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 2e-3, 0.05
 """Bounds of the interval at which a host looks at its prefetched leases: a quarter of a minibatch. A host whose

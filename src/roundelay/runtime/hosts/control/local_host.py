@@ -20,8 +20,7 @@ from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.runtime.procs.processes import Deaths
 
 

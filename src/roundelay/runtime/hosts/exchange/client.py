@@ -48,7 +48,7 @@ from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import LEFT_OUT, read_text
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 
 TO_BE_DONE = 1.75
 """Times the network's patience: for an exchange that a lower rank's client makes. That client takes half of it to check

@@ -21,7 +21,7 @@ from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
+from roundelay.runtime.procs.memory.views import HostMeanSequences
 
 
 @final

@@ -31,7 +31,7 @@ also where they died after that: what the dead have sent no longer changes, and 
 that it has sent, so all agree on who that is. Of the shares of the result, those that the dead had left to sum are
 summed by the lowest rank that lives, in the same order.
 
-All these numbers are published (memory/publish.py); runtime/procs/memory/views says who writes which.
+All these numbers are published (memory/publish.py); runtime/procs/memory/views.py says who writes which.
 
 Legend: P parameters.
 """
@@ -50,8 +50,8 @@ from roundelay.runtime.procs.memory.bell import bell_of_means
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.host_mean_sequences import HostMeanSequences
-from roundelay.runtime.procs.memory.views.view import Integers
+from roundelay.runtime.procs.memory.tables import Integers
+from roundelay.runtime.procs.memory.views import HostMeanSequences
 
 PAUSES = (20e-6, 500e-6)
 """Seconds between two looks of a learner that waits for others, at first and at most."""

@@ -22,7 +22,7 @@ from roundelay.core.flat import WHOLE
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.work_queue import NONE
+from roundelay.runtime.procs.memory.views import NONE
 
 LEFT_OUT = -2
 """The answer to a gathering for which what the learner came with does not count."""

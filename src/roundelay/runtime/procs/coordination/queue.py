@@ -14,8 +14,8 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.view import Integers
-from roundelay.runtime.procs.memory.views.work_queue import EMPTY, END, NONE, PREFETCH, TRAINED, WorkQueue
+from roundelay.runtime.procs.memory.tables import Integers
+from roundelay.runtime.procs.memory.views import EMPTY, END, NONE, PREFETCH, TRAINED, WorkQueue
 
 NONE_YET = Minibatch(0, NONE, 0, 0)
 """Nothing to draw just now; ask again."""

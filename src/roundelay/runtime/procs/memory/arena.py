@@ -27,16 +27,18 @@ from roundelay.runtime.procs.memory.locks import ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import unpin
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from roundelay.runtime.procs.memory.views.activity import Activity
-from roundelay.runtime.procs.memory.views.counters import Counters
-from roundelay.runtime.procs.memory.views.gatherings import GatheringNumbers
-from roundelay.runtime.procs.memory.views.liveness import Liveness
-from roundelay.runtime.procs.memory.views.mean_sequences import MeanSequences
-from roundelay.runtime.procs.memory.views.optimizer_state import OptimizerState
-from roundelay.runtime.procs.memory.views.outbox_requests import OutboxRequests
-from roundelay.runtime.procs.memory.views.row_versions import RowVersions
-from roundelay.runtime.procs.memory.views.view import Sizes, Table, View
-from roundelay.runtime.procs.memory.views.work_queue import WorkQueue
+from roundelay.runtime.procs.memory.tables import Sizes, Table, View
+from roundelay.runtime.procs.memory.views import (
+    Activity,
+    Counters,
+    GatheringNumbers,
+    Liveness,
+    MeanSequences,
+    OptimizerState,
+    OutboxRequests,
+    RowVersions,
+    WorkQueue,
+)
 from roundelay.runtime.rows import Lock, Row
 
 ARENA_NAME = "roundelay-arena"

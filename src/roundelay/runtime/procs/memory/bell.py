@@ -14,8 +14,8 @@ from typing import Any, final
 
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
-from roundelay.runtime.procs.memory.views.bell_table import BellTable
-from roundelay.runtime.procs.memory.views.view import Integers
+from roundelay.runtime.procs.memory.tables import Integers
+from roundelay.runtime.procs.memory.views import BellTable
 
 FUTEX = {"x86_64": 202, "aarch64": 98}
 """Number of the system call, by machine."""

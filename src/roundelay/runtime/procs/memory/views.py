@@ -1,0 +1,234 @@
+"""Views of the arena's tables by meaning: who writes each table, and when.
+
+Legend: L learners, R rows: those of the learners and of the centre, if there is one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.algorithms.codecs import MOST_NUMBERS
+from roundelay.runtime.base import Counts
+from roundelay.runtime.gathering import GatheringTable
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.tables import Floats, Integers, L, R, Sizes, Table, View, table
+
+NONE = -1
+"""No minibatch."""
+EMPTY = -2
+"""A minibatch without examples, for a member of a group that draws together when there are not enough."""
+END = -3
+"""Nothing more to draw, for all of a group."""
+TRAINED = -4
+"""A claim on a minibatch that is trained and about to be counted."""
+PREFETCH = 1024
+"""Minibatches a host may have drawn from the run's queue, on other hosts, for its learners to draw."""
+REQUEST_BYTES = 1024
+"""Bytes of one request in `OutboxRequests`."""
+
+
+@dataclass(frozen=True)
+class Liveness(View):
+    """Learners that take part.
+
+    Read by everybody, without a lock, so it is published: whoever sees that a learner lives sees its row complete,
+    and whoever sees that one is dead sees all that it did before.
+
+    The parent writes it. Where no parent watches, a learner writes its own item when it enters and leaves, and whoever
+    first notices a death writes that of the dead, under the queue lock.
+    """
+
+    PUBLISHED = ("alive",)
+
+    alive: Integers = table(L)  # 1: takes part; 0: not yet, or no more
+
+    def mark(self, ranks: Sequence[int], alive: bool | Sequence[int]) -> None:
+        """Say of `ranks` that they live, or do not."""
+        publish(self.alive, list(ranks), alive)
+
+
+@dataclass(frozen=True)
+class WorkQueue(View):
+    """The work queue's tables: what is still to be drawn, who works on what, and how far synchronous learners are.
+    The rules are in runtime/procs/coordination/queue.py.
+
+    Written under the queue lock, but for `totals` and for a learner's own claim on what it has trained, which is
+    published; and by the parent between segments, when nobody draws."""
+
+    next_index: Integers = table(1)  # The next minibatch of an asynchronous segment
+    returned: Integers = table(lambda of: 1 + 2 * of.learners)  # How many minibatches are to be drawn again, then which
+    prefetch: Integers = table(2 + PREFETCH)
+    """Of a host among several: how many were drawn, how many put in, then a ring of minibatches."""
+    more: Integers = table(1)  # May more be put into the ring? A learner that finds it empty waits then
+    claims: Integers = table(L)  # The minibatch a learner works on, NONE or TRAINED
+    assigned: Integers = table(L)  # The next minibatch of a learner whose group has drawn it; NONE, EMPTY or END
+    totals: Floats = table(3, L, kind=np.float64)
+    """Frames, correct frames and loss of each learner as they will be when its minibatch is counted; written by the
+    learner before its claim becomes TRAINED."""
+    rounds: Integers = table(L)
+    """The next round of a synchronous learner. Under `roundelay.attach` each learner's own: steps in this segment,
+    published when it begins one."""
+    stop_round: Integers = table(1)  # The segment ends before this round
+    hold: Integers = table(1)  # Synchronous learners begin no round while it is set
+
+    def begin_segment(self, first: int, first_round: int, end_round: int) -> None:
+        """Nothing is claimed or was given back; the segment goes from minibatch `first`, in `first_round`, to
+        `end_round`. By the parent, while no learner runs."""
+        self.next_index[0], self.stop_round[0] = first, end_round
+        self.rounds[:], self.claims[:], self.assigned[:] = first_round, NONE, NONE
+        self.returned[0] = self.hold[0] = 0
+
+
+@dataclass(frozen=True)
+class Counters(View):
+    """Counts of the segment: minibatches, frames, loss, staleness, exchanges, seconds.
+
+    Each learner writes its own items. Frames, correct frames and loss are exact once it has let go of its claim (see
+    `WorkQueue`); the rest may be one step behind. The host's own process writes those of other hosts' learners."""
+
+    counts: Counts
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        found = vars(Counts.zeros(sizes.learners, sizes.centre))
+        return {name: Table(array.shape, array.dtype.type) for name, array in found.items()}
+
+    @classmethod
+    def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        return cls(Counts(**arrays))
+
+
+@dataclass(frozen=True)
+class OptimizerState(View):
+    """Numbers that belong to a row, beside its vectors: a checkpoint keeps them.
+
+    A learner writes its own items while a segment runs, the parent all of them between segments. Others read
+    `scalars` under the row's lock, and change a row's mass, the last of them where rows are weighed, with the row;
+    `steps` may be read at any time, and then is right or one behind."""
+
+    steps: Integers = table(L)  # Local updates since the run began
+    scalars: Floats = table(L, attrgetter("scalars"), kind=np.float64)  # Numbers that each optimizer keeps; a mass
+
+
+@dataclass(frozen=True)
+class RowVersions(View):
+    """Versions of rows, and rows that take part in an exchange with another host.
+
+    Both are written and read through `Row`, under the row's lock; the parent writes them between segments, and, for
+    rows that only mirror those of another host, while nobody here looks at them."""
+
+    versions: Integers = table(R)  # Half mutations of each row: odd while one is under way
+    in_flight: Integers = table(R)
+    """Number of the exchange with another host that the row takes part in just now; 0: none."""
+
+
+@dataclass(frozen=True)
+class MeanSequences(View):
+    """Numbers by which learners take part in means: what each has sent, and what it has read.
+    The protocol is in runtime/procs/coordination/means.py.
+
+    A learner writes its own column: first the vector and the facts about it, then the sequence number, published.
+    Items of learners on other hosts are written by threads of this host's own process (runtime/hosts/means.py)."""
+
+    PUBLISHED = ("sent_seq", "acked_seq")
+
+    sent_seq: Integers = table(L)  # Number of the last mean a learner has sent its vector to
+    acked_seq: Integers = table(L)  # Number of the last mean a learner has done its reading for
+    source: Integers = table(2, L)
+    """For means with an even and with an odd number: which of `Means.SOURCES` has a learner's vector."""
+    weights: Floats = table(2, L, kind=np.float64)  # The same for its weight
+
+    def begin_part(self) -> None:
+        """Numbers begin at 0. By the parent, while no learner runs."""
+        self.sent_seq[:] = self.acked_seq[:] = 0
+
+
+@dataclass(frozen=True)
+class HostMeanSequences(View):
+    """Numbers by which learners of several hosts take part in means: an agreement between each learner and the threads
+    of its host's own process, which alone touch the network (runtime/hosts/means.py).
+
+    A learner writes its own items of `readers`, `codec`, `codec_numbers` and `elements`, and publishes those of
+    `ready_from` and `global_sent_seq`; the threads write `total`, and publish `global_seq` and `forwarded_seq`."""
+
+    PUBLISHED = ("global_sent_seq", "global_seq", "forwarded_seq", "ready_from")
+
+    global_sent_seq: Integers = table(L)  # Number of the last mean of everybody that a learner has sent its vector to
+    global_seq: Integers = table(1)  # Number of the last mean of everybody that is complete on this host
+    total: Floats = table(2, kind=np.float64)
+    """For means of everybody with an even and with an odd number: the sum of the weights."""
+    forwarded_seq: Integers = table(L)
+    """Number of the last mean for which a learner's mailbox, and the facts about it, have been read here."""
+    readers: Integers = table(2, L, L)
+    """For even and odd numbers: 1 where the second learner will read the mailbox of the first."""
+    codec: Integers = table(2, L)
+    """For even and odd numbers: the codec by which a learner's mailbox travels, by its place in FORMS."""
+    codec_numbers: Floats = table(2, L, MOST_NUMBERS, kind=np.float64)  # For even and odd numbers: its options
+    elements: Integers = table(2, L)  # For even and odd numbers: elements of the vector in a learner's mailbox
+    ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
+
+    def begin_part(self) -> None:
+        """Numbers begin at 0. By the host's own process, while no learner runs."""
+        for numbers in vars(self).values():
+            numbers[:] = 0
+
+
+@dataclass(frozen=True)
+class BellTable(View):
+    """The words of bells in shared memory (memory/bell.py).
+
+    In the arena of a host that trains with other hosts. A number goes up with every ring; one of two at the same
+    moment may be lost, and both are heard."""
+
+    PUBLISHED = ("means", "session")
+
+    means: Integers = table(1)  # Rung by learners, and by threads that take means with other hosts, for each other
+    session: Integers = table(1)  # Attached learners ring for the process that speaks to other hosts
+
+
+@dataclass(frozen=True)
+class OutboxRequests(View):
+    """Requests of learners that concern rows of other hosts, and the replies. The learner's side is
+    runtime/procs/coordination/outbox.py, the other runtime/hosts/exchange/client.py.
+
+    A learner writes its own `text`, then publishes `asked`; who carries requests writes `version`, then publishes
+    `done`."""
+
+    PUBLISHED = ("asked", "done", "awaited")
+
+    asked: Integers = table(L)  # Number of the last request
+    done: Integers = table(L)  # Number of the last request that is answered
+    awaited: Integers = table(L)  # Number of the last request that its learner has stopped to wait for
+    version: Integers = table(L)  # The answer: the version of the other row, or NONE: nobody is there
+    text: Integers = table(L, REQUEST_BYTES // 8)  # The request, as JSON, padded with zeros
+
+
+@dataclass(frozen=True)
+class GatheringNumbers(View):
+    """Numbers of gatherings: who has come, when, and what is usual. The rules are in runtime/gathering.py.
+
+    Written under the queue lock; by the parent between segments, when no learner runs."""
+
+    numbers: GatheringTable
+
+    @classmethod
+    def tables(cls, sizes: Sizes) -> dict[str, Table]:
+        return {name: Table(shape, kind) for name, (shape, kind) in GatheringTable.shapes(sizes.learners).items()}
+
+    @classmethod
+    def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
+        return cls(GatheringTable(**arrays))
+
+
+@dataclass(frozen=True)
+class Activity(View):
+    """The effect that each learner is in, for people who ask why nothing moves.
+
+    Each learner writes its own column; nobody acts on it, so its three numbers need not fit each other."""
+
+    doing: Integers = table(3, L)
+    """The effect a learner is in, the peer it is about or -1, and since when (milliseconds of this host)."""
