@@ -1,5 +1,6 @@
 """`roundelay scaling`: exact ratios on a virtual clock, rates that widen, going on, and what a reader must be told."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.grids import running
+from roundelay.grids.scaled import summarise
 from roundelay.grids.scaling import Wanted, scale
 from roundelay.job import Interrupt
 from support.runs import StopAt
@@ -71,6 +73,24 @@ def test_a_loss_that_is_not_reached_is_said(inside: Path, capsys: pytest.Capture
     easy = way["judged"][0]["held_out_loss"] + 0.01
     assert scaling("missed", "--learners", "4", *slow, "--target-loss", str(easy)) == 0
     assert ways("missed")[4, False]["times_sooner"] > 0
+
+
+def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> None:
+    """Learners that count as measured ones here, and the same simulated at gradients half as long."""
+    wanted, clocks = Wanted(["ssgd"], (1, 2, 4), rates=(0.02, 0.05), wider=0, seeds=1), []
+    for name, learners, seconds in (("measured", (1, 2, 4), 0.1), ("simulated", (1, 2), 0.05)):
+        overrides = ["training.runtime=sim", f"cost.gradient={seconds}", *TINY]
+        one = replace(wanted, learners=learners)
+        clocks += scale("recipe.yaml", overrides, one, Path("both", name), Silent(), lambda _: None, Interrupt())
+    clocks[0] = replace(clocks[0], trials=replace(clocks[0].trials, virtual=False))
+    found = summarise(clocks, Path("both"), 200)
+    by_learners = {way["learners"]: way for way in read_json(found.files[0])["ways"] if not way["virtual"]}
+    for learners in (1, 2):
+        way = by_learners[learners]
+        assert way["predicted_seconds"]["mean"] == pytest.approx(way["seconds"]["mean"] / 2, rel=1e-3)
+    assert by_learners[4]["predicted_seconds"] is None
+    assert "predicted" in found.table.splitlines()[0]
+    assert "predicted" not in summarise(clocks[:1], Path("both"), 200).table
 
 
 @pytest.mark.parametrize("stopped", ["3/", "6/"])
