@@ -43,15 +43,10 @@ from roundelay.transcription.transcript import ChannelTranscript
 
 MOST_FIELDS, _MOST_OF_A_FIELD = 32, 1 << 16
 _READ_AT_ONCE = 1 << 18
-logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
 _AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 MOST_WORDS = 1000
 """Words of a model that the page may show."""
-
-
-async def _pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
-    while piece := body.read(_READ_AT_ONCE):
-        yield piece
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
 
 
 @final
@@ -214,7 +209,7 @@ def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")
     headers = Headers({"content-type": kind})
     parser = MultiPartParser(
-        headers, _pieces(body), max_files=1, max_fields=MOST_FIELDS, max_part_size=_MOST_OF_A_FIELD
+        headers, _read_pieces(body), max_files=1, max_fields=MOST_FIELDS, max_part_size=_MOST_OF_A_FIELD
     )
     try:
         form = asyncio.run(parser.parse())
@@ -228,6 +223,11 @@ def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
     if file.headers.get("content-transfer-encoding", "").strip().lower() not in _AS_IT_IS:
         raise Refused(HTTPStatus.BAD_REQUEST, "`file` has a Content-Transfer-Encoding. Send its bytes as they are.")
     return _on_disk(file), {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _read_pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := body.read(_READ_AT_ONCE):
+        yield piece
 
 
 def _on_disk(upload: UploadFile) -> BinaryIO:
