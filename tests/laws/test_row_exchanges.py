@@ -5,6 +5,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, keeps_sum, plan
 from support.two_hosts import LONG, ask, break_links, even, hosts, start, train
-from support.until import until
+from support.until import together, until
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
 
@@ -159,11 +160,7 @@ def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
                         rows[rank].vector.add_(2.0**-5)
                 assert ask(worker, Wait(mixing)) is not None
 
-        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(live, rank) for rank in range(3)))
         after = torch.stack([row.vector.double() for row in rows]).sum(0)
         assert found[0].client.traffic()[1].exchanges == times
         assert found[1].client.traffic()[0].exchanges > times / 2

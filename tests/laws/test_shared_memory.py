@@ -43,6 +43,7 @@ from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
 from support.two_hosts import SECRET, ask, hosts, train
+from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
     *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
@@ -145,10 +146,8 @@ def every_view() -> list[type[View]]:
 
 
 def test_every_table_has_one_owner() -> None:
-    """A view has a field, and a word on its meaning, for each of its tables; and it is the only class of its file."""
+    """A view has a field for each of its tables, and every view is known here."""
     assert set(every_view()) == {*VIEWS, *FURTHER}
-    owners = [view.__module__ for view in every_view()]
-    assert len(set(owners)) == len(owners)
     for view in every_view():
         tables = view.tables(Sizes(3, True, 2, 70))
         names = {item.name for item in dataclasses.fields(view)}  # type: ignore[arg-type]  # all are dataclasses
@@ -228,14 +227,6 @@ ORIGINAL = {view: vars(view)["on"].__func__ if "on" in vars(view) else View.on._
 
 def original(view: type[View]) -> Callable[[Any], View]:
     return lambda arrays: ORIGINAL[view](view, arrays)
-
-
-def together(*tasks: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def means_of_one_host() -> None:

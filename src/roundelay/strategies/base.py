@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
 
 
@@ -106,6 +107,11 @@ class Strategy(ABC):
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
+
+    def under(self, rate: LearnersRate, shared: bool) -> "Strategy":
+        """Return the strategy with what its options leave open settled, for learners under this `rate`, who share a
+        round's minibatch or have one each."""
+        return self
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         """Distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels at the

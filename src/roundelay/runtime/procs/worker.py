@@ -29,7 +29,7 @@ from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
-from roundelay.runtime.launch.heap import keep_freed
+from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue

@@ -186,6 +186,8 @@ class RowCarrier:
             if not self._is_back(lease) or not wanted():
                 return None
             row.fade(terms.mass, terms.decays[0])
+            if share is not None and terms.asked is None:
+                row.meets(terms.peer, share)
             row.begin()
             untouched = row.version == seen
             if not terms.report:

@@ -373,6 +373,8 @@ class PeerSession:
             if terms.decay is not None:
                 header["share"] = share = terms.share(weight := row.weight)
                 row.fade(weight, terms.decays[1])
+                if terms.asked is not None:
+                    row.meets(self._asker, share)
             rule: Any = terms.applied(header.get("age"), self._server.strategy, share)
             row.begin()
             if terms.report:

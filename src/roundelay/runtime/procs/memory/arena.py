@@ -39,7 +39,7 @@ from roundelay.runtime.procs.memory.views import (
     RowVersions,
     WorkQueue,
 )
-from roundelay.runtime.rows import Lock, Row
+from roundelay.runtime.rows import Lock, Row, others_known
 
 ARENA_NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
@@ -94,7 +94,8 @@ class Layout:
     @cached_property
     def sizes(self) -> Sizes:
         """Numbers that shapes of tables depend on."""
-        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors)
+        others = others_known(self.learners) * self.weighed
+        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors, others)
 
     def tables(self) -> Iterator[tuple[type[View], str, Table]]:
         """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
@@ -286,7 +287,7 @@ class Arena:
             tables.in_flight,
         )
         if layout.weighed:
-            row.mass = self.optimizer.scalars[rank, -1:]
+            row.mass, row.others = self.optimizer.scalars[rank, -1:], self.optimizer.others[rank]
         return row
 
     def _centre(self) -> Row:
