@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roundelay.runtime.base import SegmentPlan
-from roundelay.runtime.hosts.control import bulk, membership
+from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
@@ -38,7 +38,7 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(str(message.header["name"]))
         take(arena, message, ranks)
 
-    monkeypatch.setattr(membership.bulk, "take_piece", noted)
+    monkeypatch.setattr(bulk, "take_piece", noted)
     return found
 
 
