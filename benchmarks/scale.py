@@ -282,7 +282,7 @@ def measure(learners: int, parameters: int, strategy: str) -> dict[str, Any]:
 
 
 def hear(pipe: Connection) -> Any:
-    """What a host says.
+    """Wait for the next word of a host.
 
     Raises:
         RuntimeError: it has failed; says why.

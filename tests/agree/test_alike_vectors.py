@@ -1,4 +1,4 @@
-"""What all hosts have alike does not travel when a segment ends, and the first host has it all the same."""
+"""Vectors that all hosts have alike do not travel when a segment ends, and the first host has them all the same."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from roundelay.runtime.base import SegmentPlan
-from roundelay.runtime.hosts.control import bulk, membership
+from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
@@ -38,7 +38,7 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(str(message.header["name"]))
         take(arena, message, ranks)
 
-    monkeypatch.setattr(membership.bulk, "take_piece", noted)
+    monkeypatch.setattr(bulk, "take_piece", noted)
     return found
 
 
@@ -101,7 +101,7 @@ def test_a_vector_that_differs_all_the_same_is_sent() -> None:
 
 @pytest.mark.parametrize("name", [n for n in MANY if make_strategy(n).traits.synchronous])
 def test_vectors_that_are_expected_to_be_alike_are(name: str) -> None:
-    """When a segment ends, wherever it does."""
+    """They are at the end of a segment, wherever that is."""
     strategy, whole = make_strategy(name), plan(12, 4, examples=12 * MINIBATCH - 7)
     with SimRuntime(cluster(name, 4, momentum=0.9)) as runtime:
         for first, last in ((0, 6), (6, whole.end_round)):

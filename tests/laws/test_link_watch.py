@@ -1,6 +1,7 @@
 """Links that say something now and then: one thread for all of them, and one for each that is being attended to."""
 
 import threading
+import tracemalloc
 from contextlib import ExitStack
 from functools import partial
 
@@ -72,6 +73,24 @@ def test_every_message_is_heard_once_and_in_its_order_and_the_end_of_a_link_too(
         watch.close()
         assert all(link.closed for link in heard)
     assert list(heard.values()) == [[*range(50)]] * 3
+
+
+def test_a_link_keeps_no_room_for_what_it_has_carried() -> None:
+    """A host has two links to every learner elsewhere, most of which are silent."""
+    payload, room, grown = bytes(1_000_000), bytearray(1_000_000), list[int]()
+    with ExitStack() as stack:
+        ends = [stack.enter_context(pair()) for _ in range(4)]
+        tracemalloc.start()
+        stack.callback(tracemalloc.stop)
+        for near, far, _ in ends:
+            sending = threading.Thread(target=near.send, args=("word", {}, [payload]))
+            sending.start()
+            far.receive(60, room)
+            sending.join()
+            far.send("word", {}, [payload[:300_000]])
+            near.receive(60, room)
+            grown.append(tracemalloc.get_traced_memory()[0])
+    assert grown[-1] - grown[0] < 50_000
 
 
 def test_a_closed_link_is_not_watched_and_its_number_may_be_anothers() -> None:

@@ -87,14 +87,17 @@ class LinkWatch:
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poll.register(self._bell, select.EPOLLIN)
         self._closed = False
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"{name}: who speaks")
-        self._thread.start()
+        self._thread = threading.Thread(
+            target=self._run, daemon=True, name=f"{name}: who speaks"
+        )  # once there is a link
 
     def add(self, link: Link, turn: Turn) -> None:
         """From now on `turn` is called when a message begins to come over `link`, and once it is closed elsewhere."""
         with suppress(LinkError), link.in_use():  # its descriptor is its own meanwhile
             with self._gate:
                 self._turns[link.descriptor] = link, turn
+                if self._thread.ident is None:
+                    self._thread.start()
             self._poll.register(link.descriptor, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _run(self) -> None:
@@ -119,7 +122,8 @@ class LinkWatch:
         """End, once all links are closed: turns under way come to their end first."""
         self._closed = True
         os.eventfd_write(self._bell, 1)
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self.workers.close()
         self._poll.close()
         os.close(self._bell)
