@@ -165,11 +165,11 @@ class Run:
         try:
             return self.runtime.segment(segment, self._watch(segment))
         except LearnerDied as error:
-            goes_on = self.restarts < RESTARTS and self.job.survives_death()
+            survives = self.restarts < RESTARTS and self.job.survives_death()
             if not self.journal.has_said(error.rank, error.reason):
-                replaced = goes_on and self.job.after_death == "restart"
+                replaced = survives and self.job.after_death == "restart"
                 self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
-            if goes_on:
+            if survives:
                 raise
             raise self._bereaved(error) from error
         except TimeoutError as error:

@@ -18,8 +18,7 @@ from roundelay.core.effects import Begin, Exchange, Wait
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK, VectorFragment
 from roundelay.core.rates import LearnersRate
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, Senseless
@@ -32,6 +31,7 @@ from roundelay.runtime.sim.cluster import Compute, Handicap, Moment, Node, Virtu
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MINIBATCH, cluster, make_strategy, plan
+from support.slope import SlopeTask
 from support.two_hosts import LONG, ask, hosts
 from support.until import until
 
@@ -191,25 +191,8 @@ def test_masses_that_make_no_sense_are_refused(change: dict[str, Any], layout: L
 # Learners of unequal speed --------------------------------------------------------------------------------------------
 
 
-class Slope(Learner):
-    """Gradient -1 everywhere: at rate 1 a row's elements count its steps."""
-
-    parameters, examples = 1, 1 << 30
-
-    def initial(self) -> Tensor:
-        return torch.zeros(1)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
-        out.fill_(-1.0 if batch.frames else 0.0)
-        return Statistics(batch.frames)
-
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
-
-
-class SlopeTask(Task):
-    def build(self) -> Learner:
-        return Slope()
+COUNTING = SlopeTask(-1.0, 1)
+"""At rate 1 a row counts its steps."""
 
 
 def unequal(factors: tuple[float, ...], **events: Any) -> VirtualCluster:
@@ -235,7 +218,7 @@ def test_shares_become_those_of_speed_and_the_model_advances_by_the_speeds_they_
     speeds = np.array([1 / factor for factor in factors])
     wanted, walked, seconds = speeds / speeds.sum(), {}, {}
     for weights in ("equal", "progress"):
-        with simulated(f"adpsgd:{topology} weights={weights}", factors, SlopeTask()) as runtime:
+        with simulated(f"adpsgd:{topology} weights={weights}", factors, COUNTING) as runtime:
             runtime.segment(SegmentPlan(EpochPlan(0, round(600 * speeds.sum()), 1, len(factors), 1), 1.0))
             walked[weights], seconds[weights] = float(runtime.consensus()), runtime.now
             shares = runtime.shares()

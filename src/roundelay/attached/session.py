@@ -22,19 +22,21 @@ from torch.optim import Optimizer
 from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
+from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
+from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import World, live_folder, read_world
+from roundelay.runtime.launch.world import World, live_folder, read_world, report_folder
 from roundelay.runtime.learners_rate import minibatches_averaged, said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
@@ -152,11 +154,12 @@ class Session:
             self._buffers.unpack(learner.arena.shown(self.rank))
         if self.rank == 0:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
+        self._losses = LossLog(report_folder(), self._started(terms.seed))
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
-                go_on = self._saves.come_back if learner.late else self._saves.resume
-                self.resumed = go_on(resume, found)
+                restore = self._saves.come_back if learner.late else self._saves.resume
+                self.resumed = restore(resume, found)
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
@@ -313,6 +316,21 @@ class Session:
         if self.open:
             self._steps.release(self._steps.parameters.flatten(), FAILED)
 
+    def report(self, loss: float) -> None:
+        """Note a held-out loss of the model that all have in common, as `roundelay scaling` measures it: seconds since
+        `attach` until it is said. Nothing is noted unless ROUNDELAY_REPORT names a folder.
+
+        Call it on all learners or on one that lives on; of all, the lowest notes it. It waits for nobody.
+
+        Args:
+            loss: the mean over held-out examples, in nats; the first may be that of the model before training.
+
+        Raises:
+            UserError: it is no number; another session has reported to the same folder.
+        """
+        if self.rank == min(self.living, default=self.rank):
+            self._losses.write(loss, int(self._learner.counts.steps.sum()))
+
     # What happened ----------------------------------------------------------------------------------------------------
 
     @property
@@ -374,11 +392,31 @@ class Session:
         if self._learner.late:
             sampler.join()
         elif number in self._saves.samplers:
-            sampler.go_on(self._saves.samplers[number])
+            sampler.resume(self._saves.samplers[number])
         self._samplers.append(sampler)
         return sampler
 
     # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _started(self, seed: int) -> RunStarted:
+        """The first record of a log of held-out losses."""
+        return RunStarted(
+            wall_s=0.0,
+            strategy=self.strategy.name,
+            label=self.strategy.label,
+            runtime="procs",
+            learners=self.learners,
+            seed=seed,
+            commit="",
+            machine="",
+            parameters=self._steps.parameters.count,
+            minibatch_frames=self.learners,
+            minibatch_per_learner=True,
+            train_frames=0,
+            examples=COUNTED,
+            measured=HELD_OUT_LOSS,
+            rate=self._rate,
+        )
 
     def _meet(self, kind: str, read: Callable[[], None]) -> None:
         self._steps.check_open("a meeting")

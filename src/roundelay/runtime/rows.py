@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, final
 
@@ -100,8 +100,12 @@ class Row:
         trace: Trace = NO_TRACE,
     ) -> None:
         self.rank, self.vector, self.lock, self.trace = rank, vector, lock, trace
-        self.parts = slices(vector)
         self._versions, self._away = versions, away
+
+    @cached_property
+    def parts(self) -> list[Tensor]:
+        """Its chunks. Most rows of a process are looked at whole, or never: a billion parameters have 15,259."""
+        return slices(self.vector)
 
     @property
     def version(self) -> int:

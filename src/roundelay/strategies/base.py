@@ -39,6 +39,8 @@ class Traits:
     rows: Literal["equal", "one model", "own"] = "one model"
     """Rows are equal after every step, for all learners update by one mean of gradients; or learners go on from one
     model when a block ends; or each from a row of its own, which is never quite the others'."""
+    mixes: bool = True
+    """Its learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
@@ -89,6 +91,12 @@ class Strategy(ABC):
     def form(self) -> Codec:
         """The codec by which it gives vectors to means."""
         return FP32
+
+    @property
+    def mixes(self) -> bool:
+        """Do learners read vectors of single others, in a `Mix` or in a mean of coded vectors? Then each host of a
+        synchronous run has a link to every other; else to its neighbours in the chain, along which means go."""
+        return self.traits.mixes or not self.form.exact
 
     @property
     def cuts_rows(self) -> bool:

@@ -37,7 +37,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Place:
+class RowDevice:
     """Device on which rows are updated; `resident` if learners compute there, and so need no copies."""
 
     device: torch.device
@@ -46,7 +46,7 @@ class Place:
 
 class Stage:
     """Of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are updated at
-    `place`, where they were: every device rounds in its own way."""
+    `rows_on`, where they were: every device rounds in its own way."""
 
     def __init__(
         self,
@@ -54,14 +54,16 @@ class Stage:
         learner: Learner,
         entry: Mapping[str, Any],
         state: ClusterState,
-        place: Place,
+        rows_on: RowDevice,
         events: Sequence[Sequence[TraceEvent]],
         done: Done,
     ) -> None:
         self.cluster, self.learner, self.state, self.done = cluster, learner, state, done
-        self.place = place
+        self.rows_on = rows_on
         self.vectors = {
-            name: [one.to(place.device) for one in value] for name, value in state.vectors.items() if name != "scalars"
+            name: [one.to(rows_on.device) for one in value]
+            for name, value in state.vectors.items()
+            if name != "scalars"
         }
         """(P,) each, by name and row; in the host's memory they are the state's own."""
         self.segment = SegmentPlan.from_json(entry)
