@@ -223,7 +223,7 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     training = as_it_was(read_yaml(exp / RECIPE))["training"]
     state = load_checkpoint(path).state
     shared = not training.get("minibatch_per_learner")
-    strategy = make_strategy(training["strategy"], training["options"]).under(training["rate"], shared)
+    strategy = make_strategy(training["strategy"], training["options"]).under(training.get("rate", "fastest"), shared)
     learners = len(state.vectors["row"])
     row = resized(state, strategy.holders(tuple(range(learners))), 1, strategy.weighed).vectors["row"][0]
     return _Source(path, _named(row, module, path), _targets_of_run(exp), str(path))

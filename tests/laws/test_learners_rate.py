@@ -12,6 +12,7 @@ import torch
 from roundelay.algorithms.gain import NOISE_SCALARS, PERIOD, GradientNoise, gain
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
+from roundelay.recipes.recipe import Training, as_it_was
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.learners_rate import (
     RateFactor,
@@ -226,6 +227,18 @@ def test_a_session_under_the_gain_that_is_resumed_goes_on_bit_for_bit(strategy: 
         assert law[rank]["signal"] < 1, "else there is nothing to be kept"
 
 
+def test_attached_learners_go_by_progress_at_the_rate_of_the_fastest_unless_told_otherwise() -> None:
+    law = attached()["unequal"]
+    for rank in range(2):
+        assert law[rank]["rate"] == "fastest"
+        assert "weights='progress'" in law[rank]["strategy"]
+        assert "weights='equal'" in law[rank]["plain"]
+        assert law[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
+    first, _, last = law[0]["factors"]
+    assert first == 1, "the other has done nothing yet"
+    assert last == pytest.approx(1.2, abs=0.05), "masses of about 30 and 10"
+
+
 def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:
     law = attached()["alone at last"][0]
     assert law["values"] == law["plain"]
@@ -234,3 +247,18 @@ def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> Non
 def test_a_learner_with_another_rate_is_refused() -> None:
     errors = [attached()["other rate"][rank]["error"] for rank in range(2)]
     assert any("rate gain, rank 0 with linear" in error for error in errors)
+
+
+# Recipes -------------------------------------------------------------------------------------------------------------
+
+
+def test_learners_that_share_a_minibatch_are_kept_as_earlier_versions_kept_them() -> None:
+    assert Training(strategy="adpsgd", learners=2).rate == "as-is"
+    assert Training(strategy="adpsgd", learners=2, minibatch_per_learner=64).rate == "fastest"
+    assert Training(strategy="adpsgd", learners=2, rate="gain").rate == "gain"
+
+
+def test_a_kept_recipe_of_an_earlier_version_goes_on_with_the_rate_of_one_learner() -> None:
+    for strategy in ("adpsgd:fixed-ring", "hadpsgd"):
+        assert as_it_was({"training": {"strategy": strategy}})["training"]["rate"] == "as-is"
+        assert as_it_was({"training": {"strategy": strategy, "rate": "fastest"}})["training"]["rate"] == "fastest"

@@ -155,6 +155,8 @@ class Training(HostOptions):
                 f"{size.option} is {size.number} {size.unit} for {self.learners} "
                 f"learner{'s' * (self.learners > 1)}: give at least one each."
             )
+        if not size.per_learner and self.rate == "fastest":  # the same there, and as earlier versions have kept it
+            object.__setattr__(self, "rate", "as-is")
 
     @property
     def size(self) -> MinibatchSize:
@@ -341,9 +343,13 @@ def with_order(recipe: Recipe, hours: float) -> Recipe:
 
 def as_it_was(mapping: dict[str, Any]) -> dict[str, Any]:
     """A kept recipe with the options whose defaults are not what earlier versions did: they shuffled every corpus, and
-    left the learning rate of several learners as it is."""
-    training, then = mapping.get("training", {}), {"order": "shuffle", "rate": "as-is"}
-    return {**mapping, "training": {**then, **training}} if isinstance(training, dict) else mapping
+    pair averages had equal weights at the learning rate of one."""
+    training, then = mapping.get("training", {}), {"order": "shuffle"}
+    if not isinstance(training, dict):
+        return mapping
+    if str(training.get("strategy", "")).startswith(("adpsgd", "hadpsgd")):
+        then["rate"] = "as-is"
+    return {**mapping, "training": {**then, **training}}
 
 
 def _read_cluster(mapping: dict[str, Any]) -> None:

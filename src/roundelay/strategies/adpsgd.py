@@ -17,8 +17,8 @@ Neighbour of the k-th exchange:
     random       anybody else, drawn by each learner for itself
     exponential  the learner 1, 2, 4, ... places ahead, by turns
 
-With `weights` "progress" rows are weighed by what their learners do. Row l has a mass m_l, which grows by 1 with every
-update; the exchange of l with j is
+With `weights` "progress", the default under rate `fastest`, rows are weighed by what their learners do. Row l has a
+mass m_l, which grows by 1 with every update; the exchange of l with j is
 
     x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
     m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 256 (`REMEMBERED`)
@@ -30,6 +30,15 @@ sum_j s_j / (M (L - 1)) a second, whoever it is: masses become proportional to s
 model advances by sum_l p_l s_l steps a second instead of the mean speed: never less, and with one slow learner of two
 (speeds 1 and 1/k) by (1 + 1/k^2) / (1 + 1/k) instead of (1 + 1/k) / 2. A learner that has just come has no mass: its
 first exchange is a copy of the other's row.
+
+Under rate `fastest` (runtime/learners_rate.py) every learner's learning rate is multiplied by
+
+    f = max_l s_l / sum_l p_l s_l = max(s) sum(s) / sum(s^2)
+
+so that the model advances as the fastest learner's row alone would. The variance that gradients add to it in a second,
+f^2 sum_l p_l^2 s_l = max(s)^2 sum(s^3) / sum(s^2)^2 of one gradient's, is at most max(s), that of the fastest alone:
+sum(s^2)^2 >= max(s)^2 sum(s^2) >= max(s) sum(s^3). So a slow learner never harms in this model, and takes noise away. A
+learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent.
 
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
@@ -54,8 +63,8 @@ from roundelay.strategies.base import Strategy, Traits
 Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
 Weights = Literal["auto", "equal", "progress"]
 REMEMBERED = 256
-"""Exchanges with it after which a share 1/e of a row's mass is left: so many that masses of equally fast learners differ
-by little more than a hundredth, and few beside a run."""
+"""Exchanges with it after which a share 1/e of a row's mass is left: so many that masses of equally fast learners
+differ by little more than a hundredth, and few beside a run."""
 
 
 @dataclass(frozen=True)
