@@ -85,8 +85,7 @@ def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> 
     clocks[0] = replace(clocks[0], trials=replace(clocks[0].trials, virtual=False))
     found = summarise(clocks, Path("both"), 200)
     by_learners = {way["learners"]: way for way in read_json(found.files[0])["ways"] if not way["virtual"]}
-    for learners in (1, 2):
-        way = by_learners[learners]
+    for way in (by_learners[1], by_learners[2]):
         assert way["predicted_seconds"]["mean"] == pytest.approx(way["seconds"]["mean"] / 2, rel=1e-3)
     assert by_learners[4]["predicted_seconds"] is None
     assert "predicted" in found.table.splitlines()[0]
