@@ -215,10 +215,11 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
     Raises:
         UserError: it cannot be trained with so many learners, or on several hosts.
     """
-    strategy = make_strategy(recipe.training.strategy, recipe.training.options)
+    training = recipe.training
+    strategy = make_strategy(training.strategy, training.options).under(training.rate, not training.size.per_learner)
     if place is not None and not place.alone:
         strategy = _several_hosts(recipe, place, strategy)
-    strategy.check(recipe.training.learners)
+    strategy.check(training.learners)
     strategy.check_optimizer(recipe.optimizer)
     return strategy
 

@@ -274,11 +274,11 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         assert torch.equal(zero.rows[0].vector, middle)
 
 
-@pytest.mark.parametrize("when", ["request", "exchange", "row", "done"])
+@pytest.mark.parametrize("when", ["request", "exchange", "row", "settled", "done"])
 def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link breaks under any of its four messages, or right behind one."""
+    """The link breaks under any of its messages, or right behind one."""
     with hosts([0, 1]) as (zero, one):
         broken = break_links(monkeypatch, when)
         assert ask(one.workers[1], Exchange(0, pair_average_)) is not None

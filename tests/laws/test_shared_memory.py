@@ -17,6 +17,9 @@ import pytest
 import torch
 
 import roundelay
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.elastic import Pull
+from roundelay.core.effects import Exchange
 from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
@@ -39,7 +42,7 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
-from support.two_hosts import SECRET, hosts, train
+from support.two_hosts import SECRET, ask, hosts, train
 from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
@@ -94,6 +97,28 @@ def test_a_bell_wakes_all_who_wait_in_other_processes_and_no_ring_is_lost(arenas
     on_one_host = bell_of_means(Arena(create_file(alone), alone, Patience(0, 60)))
     on_one_host.ring()
     assert on_one_host.heard() == 0
+
+
+# Maps ---------------------------------------------------------------------------------------------------------------
+
+
+def maps_of(arena: Arena) -> int:
+    """Maps of the arena in this process."""
+    inode = str(os.fstat(arena.descriptor).st_ino)
+    return sum(line.split()[4] == inode for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_process_maps_the_arena_once_however_many_learners_elsewhere_it_speaks_to() -> None:
+    """Every learner elsewhere has sessions here, with descriptors and locks of their own. Were each to map the arena, a
+    host would need addresses by the square of the learners."""
+    with hosts([0, 1, 1, 1], "easgd") as (zero, one):
+        before = maps_of(zero.arena), maps_of(one.arena)
+        for worker in one.workers.values():
+            ask(worker, Exchange(0, pair_average_))
+            ask(worker, Exchange(4, Pull(0.3)))
+        assert len(zero.server._sessions) == 6
+        assert before == (1 + len(zero.workers), 1 + len(one.workers)), "one of the host's, and of each learner's"
+        assert (maps_of(zero.arena), maps_of(one.arena)) == before
 
 
 # Tables and their owners ----------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World, live_folder, read_world, report_folder
-from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
+from roundelay.runtime.learners_rate import minibatches_averaged, said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -84,7 +84,7 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
-    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "as-is"
+    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "fastest"
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
@@ -367,14 +367,14 @@ class Session:
     def _work(self) -> float:
         """Return by how many times as much as the learner with the most steps, alone, all have moved the model."""
         counts, learners = self._learner.counts, len(self._learner.living) or self.learners
-        moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy.moves(learners, learners))
+        moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0
 
     def _say(self, sentence: str) -> None:
         """Say something of the learning rate: what was asked for is heard of, what is so anyway is for those who
         look."""
         if sentence:
-            log.log(logging.INFO if self._rate == "as-is" else logging.WARNING, "%s.", sentence)
+            log.log(logging.INFO if self._rate in ("fastest", "as-is") else logging.WARNING, "%s.", sentence)
 
     def sampler(
         self, dataset: Sized | int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False
@@ -454,7 +454,8 @@ class Session:
         if closing and not traits.synchronous:
             say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
         if closing:
-            self._say(said_at_end(self._rate, self.strategy, len(closing), shared=False, work=self._work()))
+            known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps)
+            self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged))
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:

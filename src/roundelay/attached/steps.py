@@ -485,7 +485,7 @@ def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: in
     Raises:
         UserError: names the option and what to do.
     """
-    if terms.rate != "as-is":
+    if terms.rate in ("gain", "linear"):
         check_rates(optimizers, rank)
     if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
         raise UserError(

@@ -91,6 +91,9 @@ class Cluster:
     rate: LearnersRate = "as-is"
     """Factor on the learning rate where there are several learners."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategy", self.strategy.under(self.rate, self.shared_minibatch))
+
     @property
     def minibatches_a_round(self) -> int:
         """One learner's minibatches that a round of all learners stands for."""

@@ -21,7 +21,7 @@ With `weights` "progress" rows are weighed by what their learners do. Row l has 
 update; the exchange of l with j is
 
     x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
-    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 64 (`REMEMBERED`)
+    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 256 (`REMEMBERED`)
 
 It leaves m_l x_l + m_j x_j, with the masses it begins with, as it was, and the model is the mean of rows by their
 masses. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
@@ -38,23 +38,24 @@ number of learners may be odd. Momentum buffers stay local, as in the public imp
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
 from roundelay.core.topology import doublings, random_ring_neighbours
 from roundelay.strategies.base import Strategy, Traits
 
 Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
-Weights = Literal["equal", "progress"]
-REMEMBERED = 64
-"""Exchanges with it after which a share 1/e of a row's mass is left: long beside the time between two steps of a slow
-learner, short beside a run."""
+Weights = Literal["auto", "equal", "progress"]
+REMEMBERED = 256
+"""Exchanges with it after which a share 1/e of a row's mass is left: so many that masses of equally fast learners differ
+by little more than a hundredth, and few beside a run."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,14 @@ class Asynchronous(Strategy):
 
 @dataclass(frozen=True)
 class PairAverages(Asynchronous):
-    """Base of those whose exchange is a pair average, of equal weights or by progress."""
+    """Base of those whose exchange is a pair average, of equal weights or by progress.
 
-    weights: Weights = "equal"
+    `weights` "auto" is progress where rate `fastest` looks after the learning rate of learners with a minibatch each,
+    and equal elsewhere: under the other rates, and where learners share a round's minibatch, of which a slow one takes
+    less, and every gradient is to count alike.
+    """
+
+    weights: Weights = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +116,11 @@ class PairAverages(Asynchronous):
     @property
     def weighed(self) -> bool:
         return self.weights == "progress"
+
+    def under(self, rate: LearnersRate, shared: bool) -> Self:
+        if self.weights != "auto":
+            return self
+        return replace(self, weights="progress" if rate == "fastest" and not shared else "equal")
 
     def average(self, peer: int, places: int) -> Exchange:
         """The exchange with `peer`, one of `places` whose rows are models."""

@@ -272,8 +272,8 @@ class AttachedLearner:
         wait for each other it depends on what all of them know."""
         if self._terms.rate != "as-is":
             living = self.me.living if self.strategy.traits.synchronous else self._members.living
-            self._rate.live(len(living))
-        factor = self._rate.factor(self.me.steps, lambda: gradient.vector)
+            self._rate.live(living)
+        factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 

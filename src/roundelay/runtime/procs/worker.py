@@ -140,7 +140,7 @@ class Worker:
             self.means: Means = between
             self.leave, meanwhile = between.leave, between.look
         else:
-            forwards = spec.here is not None and traits.synchronous
+            forwards = spec.here is not None and traits.synchronous and spec.cluster.strategy.mixes
             self.means = Means(arena, spec.rank, patience, spec.here, forwards, spec.goes_on)
         deferred = Deferred()
         self.me = _state(spec, access, vectors, learner, deferred)

@@ -16,7 +16,7 @@ from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.replay.baton import Baton
 from roundelay.runtime.replay.means import RecordedMeans
-from roundelay.runtime.rows import NoLock, Row
+from roundelay.runtime.rows import NoLock, Row, others_known
 from roundelay.runtime.trace import TraceEvent, Use
 
 
@@ -77,7 +77,8 @@ class Stage:
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
         for row in self.rows[: cluster.learners]:
             row.memory = {name: self.vectors[name][row.rank] for name in cluster.memory}
-            row.mass = self.scalars[row.rank, -1:] if cluster.strategy.weighed else None
+            if cluster.strategy.weighed:
+                row.mass, row.others = self.scalars[row.rank, -1:], np.zeros(others_known(cluster.learners))
         if cluster.centre:
             self.rows[-1].memory = {own: self.vectors[name][0] for own, name in cluster.centre_vectors.items()}
         self.events = [deque(some) for some in events]

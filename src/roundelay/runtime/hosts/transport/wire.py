@@ -269,8 +269,9 @@ class Link(Stream):
         on within `patience` seconds, again and again.
 
         Args:
-            into: a buffer for the payload; if it is too small for it, the frame counts as malformed. What is in it is
-                of no worth unless this returns: it is written before it is verified.
+            into: a buffer for the payload, or a function that finds one for so many bytes, once they begin to come; if
+                it is too small for them, the frame counts as malformed. What is in it is of no worth unless this
+                returns: it is written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
@@ -307,7 +308,7 @@ class Link(Stream):
             for piece in self._records(size):
                 data += piece
             return Message(kind, header, memoryview(data))
-        view = memoryview(into).cast("B")
+        view = memoryview(into(size) if callable(into) else into).cast("B")
         if size > len(view):
             raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
         self._open_in_place(view[:size])
