@@ -108,7 +108,7 @@ def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     ("options", "named"),
     [
         (["schedule.learning_rate=0.1"], "--rates"),
-        (["training.minibatch=64,128"], "give one value"),
+        (["schedule.factor=0.5,0.7"], "give one value"),
         (["--simulated", "4"], "no trainings by processes"),
         (["--simulated", "4", "--learners", "1", "--runtime", "procs"], "no trainings by processes"),
     ],
