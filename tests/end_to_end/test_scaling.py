@@ -85,8 +85,7 @@ def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> 
     clocks[0] = replace(clocks[0], trials=replace(clocks[0].trials, virtual=False))
     found = summarise(clocks, Path("both"), 200)
     by_learners = {way["learners"]: way for way in read_json(found.files[0])["ways"] if not way["virtual"]}
-    for learners in (1, 2):
-        way = by_learners[learners]
+    for way in (by_learners[1], by_learners[2]):
         assert way["predicted_seconds"]["mean"] == pytest.approx(way["seconds"]["mean"] / 2, rel=1e-3)
     assert by_learners[4]["predicted_seconds"] is None
     assert "predicted" in found.table.splitlines()[0]
@@ -109,7 +108,7 @@ def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     ("options", "named"),
     [
         (["schedule.learning_rate=0.1"], "--rates"),
-        (["training.minibatch=64,128"], "give one value"),
+        (["schedule.factor=0.5,0.7"], "give one value"),
         (["--simulated", "4"], "no trainings by processes"),
         (["--simulated", "4", "--learners", "1", "--runtime", "procs"], "no trainings by processes"),
     ],

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import roundelay
-from roundelay.attached.reporting import HELD_OUT_LOSS
+from roundelay.attached.reporting import HELD_OUT_LOSS, LossLog
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
@@ -229,8 +229,20 @@ def test_reports_go_where_the_environment_says(tmp_path: Path, monkeypatch: pyte
             one.report("much")  # type: ignore[arg-type]
     evaluations = of_kind(read_events(tmp_path / "said" / EVENTS), Evaluation)
     assert [(each.epoch, each.frames, each.cross_entropy) for each in evaluations] == [(-1, 0, 5.0), (1, 2, 4.0)]
+    with pytest.raises(UserError, match=r"session.report\(\) after session.close"):
+        one.report(1.0)
     with session() as second, pytest.raises(UserError, match="another session has reported"):
         second.report(1.0)
+
+
+def test_a_learner_goes_on_with_the_reports_of_one_that_died(tmp_path: Path) -> None:
+    with session() as one:
+        first, second = (LossLog(str(tmp_path / "said"), one._started(0)) for _ in range(2))
+        first.write(3.0, 10)
+        second.write(2.0, 20)
+    records = read_events(tmp_path / "said" / EVENTS)
+    assert len(of_kind(records, RunStarted)) == 1
+    assert [each.cross_entropy for each in of_kind(records, Evaluation)] == [3.0, 2.0]
 
 
 def test_a_straggler_takes_so_many_times_as_long(monkeypatch: pytest.MonkeyPatch) -> None:

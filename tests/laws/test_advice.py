@@ -180,10 +180,17 @@ def test_one_learner_has_no_choice() -> None:
 
 def test_several_learners_are_set_beside_one_alone() -> None:
     """Two equal learners for whom talking costs nothing are twice as soon if all gradients count, and as soon as one at
-    its own rate, for the mean of their rows goes half as far; with one three times slower 4/3 and 2/3."""
+    its own rate; with one three times slower 4/3, and at the rate of one as soon where rows are weighed, and 2/3 where
+    their mean goes half as far as each."""
     free = VirtualCluster(nodes=(Node(2),), compute=Compute(seconds=0.1))
-    for cluster, all_count, as_one in ((free, 2, 1), (replace(free, stragglers=(Handicap(1, 3.0),)), 4 / 3, 2 / 3)):
-        found = beside_alone(rank(cluster, TASK, [Candidate("sgd"), Candidate("adpsgd")]), 2)
+    slow = replace(free, stragglers=(Handicap(1, 3.0),))
+    for cluster, strategy, all_count, as_one in (
+        (free, "adpsgd", 2, 1),
+        (free, "adpsgd,weights=equal", 2, 1),
+        (slow, "adpsgd", 4 / 3, 1),
+        (slow, "adpsgd,weights=equal", 4 / 3, 2 / 3),
+    ):
+        found = beside_alone(rank(cluster, TASK, [Candidate("sgd"), Candidate(strategy)]), 2)
         assert found is not None
         factor = found.together.factor
         assert found.sooner * factor == pytest.approx(all_count, rel=0.02)

@@ -124,7 +124,8 @@ class BesideAlone:
     Of examples as many are supposed to be needed however many learners share them: then every gradient of several
     counts as much as one of a learner alone. It is so where learners share a small minibatch, or have a learning rate
     that makes up for their number, as far as the noise of gradients allows. At the other end, at the learning rate of
-    one learner and with a minibatch each, the common model moves for each gradient by the strategy's `moves`.
+    one learner and with a minibatch each, under the default (`rate="fastest"`), the common model moves as the fastest
+    learner's row where rows are weighed, and else for each gradient by the strategy's `moves`.
 
     alone     one learner, on the fastest machine
     together  the best of several
@@ -142,7 +143,10 @@ class BesideAlone:
     @property
     def at_the_rate_of_one(self) -> float:
         """Times sooner at the learning rate of one learner, with a minibatch each."""
-        return self.sooner * min(1.0, self.together.candidate.made.moves(self.learners, self.learners))
+        strategy = self.together.candidate.made.under("fastest", shared=False)
+        if strategy.weighed:
+            return self.together.of_never_talking / self.together.factor
+        return self.sooner * min(1.0, strategy.moves(self.learners, self.learners))
 
     @property
     def one_is_best(self) -> bool:

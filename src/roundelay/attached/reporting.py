@@ -23,11 +23,13 @@ class LossLog:
     Args:
         folder: of the log; empty for none.
         started: the first record, written with the first loss.
+        late: this learner has come back to a session that ran, and may have reported.
     """
 
-    def __init__(self, folder: str, started: RunStarted) -> None:
-        self._folder, self._started = folder, started
+    def __init__(self, folder: str, started: RunStarted, late: bool = False) -> None:
+        self._path, self._started = Path(folder, EVENTS) if folder else None, started
         self._began, self._count = wall_clock(), 0
+        self._taken = self._path is not None and self._path.exists() and not late
 
     def write(self, loss: float, steps: int) -> None:
         """Add a held-out loss, after so many steps of all learners.
@@ -40,14 +42,13 @@ class LossLog:
             value = float(loss)
         except (TypeError, ValueError):
             raise UserError(f"session.report({loss!r}): give a number, the mean loss on held-out examples.") from None
-        if not self._folder:
+        if self._path is None:
             return
-        exp = Path(self._folder)
+        if self._taken:
+            raise UserError(f"{self._path}: another session has reported here. Name another folder.")
         records: list[Record] = []
-        if not self._count:
-            if (exp / EVENTS).exists():
-                raise UserError(f"{exp / EVENTS}: another session has reported here. Name another folder.")
-            exp.mkdir(parents=True, exist_ok=True)
+        if not self._path.exists():  # else it was begun by a learner that has died since
+            self._path.parent.mkdir(parents=True, exist_ok=True)
             records.append(self._started)
         records.append(
             Evaluation(
@@ -62,5 +63,5 @@ class LossLog:
             )
         )
         for record in records:
-            append(exp, record)
+            append(self._path.parent, record)
         self._count += 1

@@ -154,7 +154,7 @@ class Session:
             self._buffers.unpack(learner.arena.shown(self.rank))
         if self.rank == 0:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
-        self._losses = LossLog(report_folder(), self._started(terms.seed))
+        self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
@@ -326,8 +326,9 @@ class Session:
             loss: the mean over held-out examples, in nats; the first may be that of the model before training.
 
         Raises:
-            UserError: it is no number; another session has reported to the same folder.
+            UserError: it is no number; another session has reported to the same folder; this one is closed.
         """
+        self._steps.check_open("report()")
         if self.rank == min(self.living, default=self.rank):
             self._losses.write(loss, int(self._learner.counts.steps.sum()))
 
