@@ -10,6 +10,7 @@ Legend: P trainable parameters, T tensors they are in, p one of these.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from roundelay.core.errors import UserError
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of parameters that have a float32 master."""
 
+
+_gradient_of, _layout_of, _DENSE = attrgetter("grad"), attrgetter("layout"), frozenset([torch.strided])
 
 LISTED_CHARACTERS = 300_000
 """Of the longest list that learners show each other; a checksum stands for a longer one."""
@@ -125,16 +128,12 @@ class Parameters:
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        found, parameters, strided, alike = dict[int, Tensor](), self.all, torch.strided, self._exact
-        for number in which:  # in every step: what is looked up once costs nothing here
-            gradient = parameters[number].grad
-            if gradient is None:
-                continue
-            if gradient.layout is not strided:
-                raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
-            alike = alike and gradient.is_contiguous()
-            found[number] = gradient
-        self.alike = alike
+        gradients = map(_gradient_of, map(self.all.__getitem__, which))  # in every step: no loop in Python
+        found = {number: gradient for number, gradient in zip(which, gradients, strict=True) if gradient is not None}
+        if not _DENSE.issuperset(map(_layout_of, found.values())):
+            number = next(number for number, gradient in found.items() if gradient.layout is not torch.strided)
+            raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
+        self.alike = self._exact and all(map(Tensor.is_contiguous, found.values()))
         return found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:

@@ -15,8 +15,9 @@ Legend: P parameters, L learners.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -60,6 +61,8 @@ from roundelay.runtime.rows import adopt
 
 log = logging.getLogger("roundelay")
 
+LOOK_SECONDS = 0.05
+"""A learner that steps looks after the others, and does what is to be done between steps, no oftener than this."""
 MANY = 100
 """Empty minibatches, one after the other, after which a learner says what it waits for."""
 
@@ -98,7 +101,7 @@ class AttachedLearner:
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._nothing = (False,) * terms.tensors
-        self._gone, self._segment = False, 1
+        self._gone, self._segment, self._next_look = False, 1, 0.0
         self._membership: Membership | None = None
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
@@ -230,12 +233,15 @@ class AttachedLearner:
             LearnerDied: the strategy cannot go on without somebody who died; names the rank.
             TimeoutError: somebody did not come within the patience; says who waits for whom.
         """
-        if not self.begun:
-            self._start()
-            self._members.begin_round(self._segment)
+        engine, asked = self._engine, self._engine.pending
+        if not isinstance(asked, GRADIENTS):
+            if not engine.running:
+                self._start()
+            assert self._membership is not None
+            self._membership.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
-        asked = self._asked()
+            asked = engine.pending
         assert isinstance(asked, GRADIENTS)
         return asked.at.vector
 
@@ -247,8 +253,10 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
-        assert self.begun
-        self._look()
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._look()
         self.me.learning_rate = learning_rate
         self._update.vote(examples, vote)
         self._work.hand_in(examples, lay_out)
@@ -264,10 +272,11 @@ class AttachedLearner:
     def rate_factor(self, gradient: Gradient) -> float:
         """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
         wait for each other it depends on what all of them know."""
+        factor = 1.0
         if self._terms.rate != "as-is":
             living = self.me.living if self.strategy.traits.synchronous else self._members.living
             self._rate.live(len(living))
-        factor = self._rate.factor(self.me.steps, lambda: gradient.vector)
+            factor = self._rate.factor(self.me.steps, lambda: gradient.vector)
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 
@@ -279,13 +288,17 @@ class AttachedLearner:
 
     def _start(self) -> None:
         if not self._engine.running:
-            with self._deaths():
+            try:
                 self._engine.begin(self.strategy.learn(self.me))
+            except MemberLost as error:
+                raise self._members.died(error.rank, NEEDED) from None
 
     def _go_on(self) -> None:
         """Run the coroutine up to its next minibatch or gradient, or to its end."""
-        with self._deaths():
+        try:
             self._engine.go_on()
+        except MemberLost as error:
+            raise self._members.died(error.rank, NEEDED) from None
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -453,11 +466,3 @@ class AttachedLearner:
             self._backend,
         )
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
-
-    @contextmanager
-    def _deaths(self) -> Iterator[None]:
-        """Name to the user the learner that dies in a mean."""
-        try:
-            yield
-        except MemberLost as error:
-            raise self._members.died(error.rank, NEEDED) from None
