@@ -15,7 +15,6 @@ MEAN_PIECE = 4 * CHUNK
 answer when it has one ..."""
 LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
-_ZERO = torch.zeros(())
 
 
 def chain_piece(places: int, elements: int) -> int:
@@ -70,7 +69,7 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
         raise ValueError("a weighted mean needs a positive total weight")
     first = next(number for number, weight in enumerate(weights) if weight)
     shares = [weight / total for weight in weights]
-    torch.add(_ZERO, vectors[first], alpha=shares[first], out=out)  # 0 + s v in one pass
+    torch.mul(vectors[first], shares[first], out=out).add_(0.0)  # to zero: -0 becomes 0
     add_shares_(out, vectors[first + 1 :], shares[first + 1 :])
 
 

@@ -97,9 +97,9 @@ class ForwardHooks:
         """Take the hook off for a while, where it is the only one: beside others it keeps its place."""
         self._rests, (root, _) = True, self._resting[0]
         stays = root._compiled_call_impl is None  # else its calls are heard of as those of compiled functions
-        hooks = list(map(_hooks_of, self._inner))
-        if stays and all(map(contains, hooks, self._keys)) and sum(map(len, hooks)) == len(hooks):
-            deque(map(delitem, hooks, self._keys), 0)  # nearly always, and in every step: no loop in Python
+        inner = list(map(_hooks_of, self._inner))
+        if stays and all(map(contains, inner, self._keys)) and sum(map(len, inner)) == len(inner):
+            deque(map(delitem, inner, self._keys), 0)  # nearly always, and in every step: no loop in Python
             deque(map(delitem, map(_with_names_of, self._inner), self._keys), 0)
             return
         for part, key in self._resting[stays:]:
@@ -111,9 +111,9 @@ class ForwardHooks:
         if not self._rests:
             return
         self._rests, (root, kept) = False, self._resting[0]
-        alone = list(map(_hooks_of, self._inner))
-        if not any(alone) and kept in root._forward_pre_hooks:
-            deque(map(setitem, alone, self._keys, repeat(self._hook)), 0)
+        inner = list(map(_hooks_of, self._inner))
+        if not any(inner) and kept in root._forward_pre_hooks:
+            deque(map(setitem, inner, self._keys, repeat(self._hook)), 0)
             deque(map(setitem, map(_with_names_of, self._inner), self._keys, repeat(True)), 0)
             return
         for part, key in self._resting:

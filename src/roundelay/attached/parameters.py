@@ -8,8 +8,10 @@ Legend: P trainable parameters, T tensors they are in, p one of these.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
 from operator import attrgetter
 
 import torch
@@ -150,14 +152,18 @@ class Parameters:
         return [number for number in map(self._number.get, map(id, parameters)) if number is not None]
 
     @contextmanager
-    def updated(self, rows: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+    def updated(self, rows: Sequence[Tensor] | None, gradients: Sequence[Tensor | None]) -> Iterator[None]:
         """For a moment, show the row itself, in float32, and these gradients: an optimizer is about to step. Show
-        something else afterwards; the own gradients are back then, but where the step has done away with them."""
-        own = [p.grad for p in self.all]
-        for p, row, gradient in zip(self.all, rows, gradients, strict=True):
-            p.grad = None
-            p.data = row
-            p.grad = gradient
+        something else afterwards; the own gradients are back then, but where the step has done away with them. Without
+        `rows` the parameters, all in float32, stay where they are."""
+        own = list(map(_gradient_of, self.all))
+        if rows is None:
+            deque(map(setattr, self.all, repeat("grad"), gradients), 0)
+        else:
+            for p, row, gradient in zip(self.all, rows, gradients, strict=True):
+                p.grad = None
+                p.data = row
+                p.grad = gradient
         try:
             yield
         finally:

@@ -308,10 +308,12 @@ class Steps:
         factor = self.learner.rate_factor(gradient)
         for stepper in self._steppers:
             stepper.factor = factor
-        alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
-        if alike and self._updates.in_place(self._asked):
-            self._waiting = None
-            return True
+        alike = late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
+        if alike and (own or self.learner.asks_for_mean):
+            mean = None if own else gradient.vector
+            if self._updates.in_place(self._asked, mean, given):
+                self._waiting = None
+                return True
         return self._updates.on_row(gradient.vector, own, given, late, self._asked)
 
     # What others do to the module -------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.gain import NOISE_SCALARS, GradientNoise
-from roundelay.core.effects import Draw, Effect
+from roundelay.core.effects import Draw, Effect, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached import passes
@@ -210,6 +210,12 @@ class AttachedLearner:
     def begun(self) -> bool:
         """Is a gradient being waited for?"""
         return not self._gone and isinstance(self._engine.pending, GRADIENTS)
+
+    @property
+    def asks_for_mean(self) -> bool:
+        """True, in an update, if it is by the mean that the strategy has asked for with its gradient: the gradient's
+        own buffer is free then."""
+        return isinstance(self._engine.pending, GradMean)
 
     def _asked(self) -> Effect[Any] | None:
         return self._engine.pending
