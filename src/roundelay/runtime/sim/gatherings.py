@@ -28,5 +28,5 @@ class VirtualGatherings(Generic[W]):
 
     def released(self, now: float) -> list[W]:
         """Those who need not wait any more, by rank; they do not wait then."""
-        ranks = [rank for rank in sorted(self.waiting) if self.rules.goes_on(rank, now)]
+        ranks = [rank for rank in sorted(self.waiting) if self.rules.take_release(rank, now)]
         return [self.waiting.pop(rank)[1] for rank in ranks]
