@@ -59,7 +59,7 @@ class VotedUpdate:
         self._examples, self._vote = examples, vote
         self._settings.taken += examples >= 2 * EMPTY_WEIGHT
         if not (self._together or isinstance(self._asked(), GradMean)):
-            return  # nobody takes a mean of it
+            return  # no mean is taken of it
         votes.cast(self._arena, self._rank, self._round, vote, self._settings.kept.packed())
         if self._counted:  # those on other hosts who take means of gradients count it as these learners do
             self._bell.ring()
