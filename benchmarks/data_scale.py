@@ -38,7 +38,7 @@ import torch
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.runtime.launch.heap import keep_freed
+from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.speech.features.store import FeatureStore, SpeakerStats
 from roundelay.speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
 from roundelay.speech.models import frames as drawing

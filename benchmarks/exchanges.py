@@ -16,7 +16,6 @@ two averages, and everything else once each way. The sum is what is left if all 
 import argparse
 import json
 import multiprocessing
-import os
 import secrets
 import socket
 import statistics
@@ -59,22 +58,22 @@ KEY = bytes(KEY_BYTES)
 """Of floors, where nothing is secret."""
 
 
-def arena(parameters: int) -> tuple[Arena, str]:
-    """One host's, with rows for both learners, and its path."""
+def arena(parameters: int) -> Arena:
+    """One host's, with rows for both learners."""
     layout = Layout(2, parameters)
     descriptor = create_file(layout)
     found = Arena(descriptor, layout, PATIENCE)
     found.liveness.alive[:] = 1
     for rank, row in enumerate(found.rows()):
         row.vector.normal_(generator=torch.Generator().manual_seed(rank))
-    return found, f"/proc/{os.getpid()}/fd/{descriptor}"
+    return found
 
 
 def serve(pipe: Connection, parameters: int, secret: bytes, encrypts: bool) -> None:
     """Host 1: says where it listens, then what it has spent whenever it is asked."""
     torch.set_num_threads(1)
-    shared, path = arena(parameters)
-    server = ExchangeServer(ExchangeClient(path, shared.layout, HostNetwork(1, (0, 1), secret), RowLeases()))
+    shared = arena(parameters)
+    server = ExchangeServer(ExchangeClient(shared, HostNetwork(1, (0, 1), secret), RowLeases()))
     listener = Listener(("127.0.0.1", 0), secret, identity(1), options=LinkOptions(encrypts))
 
     def welcome() -> None:
@@ -97,9 +96,9 @@ def measure(row_format: RowFormat, parameters: int, rows: int, encrypts: bool) -
     process = context.Process(target=serve, args=(theirs, parameters, secret, encrypts), daemon=True)
     process.start()
     address: Address = ours.recv()
-    shared, path = arena(parameters)
+    shared = arena(parameters)
     network = HostNetwork(0, (0, 1), secret, {1: address}, encrypts=encrypts)
-    client = ExchangeClient(path, shared.layout, network, RowLeases(), row_format)
+    client = ExchangeClient(shared, network, RowLeases(), row_format)
     client.start()
     outbox = Outbox(shared, 0, (0,), client.wake[0], PATIENCE)
 

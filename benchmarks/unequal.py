@@ -4,7 +4,8 @@
     python benchmarks/unequal.py --task text --text FILE                # the next character of a text
 
 Each line is a way to train with some learners, of which one takes so many times as long for a minibatch: with equal
-weights or by progress (docs/strategies/adpsgd.md), each at its own best learning rate of a grid of factors 1.4. Prints
+weights, by progress (docs/strategies/adpsgd.md), or by progress under the default rate of `attach`, `fastest`
+(docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
 the rate, the seconds to the loss (mean and range over seeds; a fast learner takes 0.1 s a minibatch), and how many
 times sooner that is than one fast learner alone; the same at the best rate of that one. A rate at the edge of the grid
 is marked: the grid is too narrow.
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
@@ -144,17 +146,34 @@ def problem(options: argparse.Namespace) -> Problem:
     return Problem(lambda _: learner, TorchOptimizer("adamw"), 32, options.loss or 1.9, rates, 6000, 50)
 
 
-def seconds_to_loss(
-    of: Problem, strategy: str, factors: Sequence[float], rate: float, exchange: float, seed: int, patience: float
-) -> float:
+@dataclass(frozen=True)
+class Way:
+    """A way to train: `factors` are the times that learners take for a minibatch."""
+
+    name: str
+    factors: Sequence[float]
+    strategy: str
+    weights: str = ""
+    factor: LearnersRate = "as-is"
+
+
+WAYS: tuple[tuple[str, str, LearnersRate], ...] = (
+    ("equal", "adpsgd,weights=equal", "as-is"),
+    ("progress", "adpsgd,weights=progress", "as-is"),
+    ("fastest", "adpsgd", "fastest"),
+)
+"""Weights in words, strategy, and factor on the learning rate."""
+
+
+def seconds_to_loss(of: Problem, way: Way, rate: float, exchange: float, seed: int, patience: float) -> float:
     """Virtual seconds until the model has the loss; infinity: it has not before `patience` is over."""
+    factors = way.factors
     learner = Watched(of.make(seed))
     slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
     nodes, compute = (Node(1, len(factors)),), Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
     cost = CostModel(cluster=VirtualCluster("unequal", nodes, compute, exchange=exchange, stragglers=slow))
-    made = Cluster(
-        make_strategy(strategy), WatchedTask(learner), of.optimizer, len(factors), seed, shared_minibatch=False
-    )
+    known = make_strategy(way.strategy), WatchedTask(learner), of.optimizer, len(factors), seed
+    made = Cluster(*known, shared_minibatch=False, rate=way.factor)
     pieces = math.ceil(of.steps * sum(1 / factor for factor in factors) / len(factors)) * len(factors)
     with SimRuntime(made, cost) as runtime:
         every, following = of.looked_at * GRADIENT_SECONDS, 0.0
@@ -180,14 +199,14 @@ def seconds_to_loss(
     return math.inf
 
 
-def best(of: Problem, strategy: str, factors: Sequence[float], exchange: float, seeds: int) -> dict[float, list[float]]:
-    """Seconds by seed, of rates of the grid up to one that is far beyond the best."""
+def best(of: Problem, way: Way, rates: Sequence[float], exchange: float, seeds: int) -> dict[float, list[float]]:
+    """Seconds by seed, of rates up to one that is far beyond the best."""
     found: dict[float, list[float]] = {}
     least = math.inf
-    for rate in of.rates:
+    for rate in rates:
         found[rate] = []
         for seed in range(1, seeds + 1):
-            found[rate].append(seconds_to_loss(of, strategy, factors, rate, exchange, seed, 3 * least))
+            found[rate].append(seconds_to_loss(of, way, rate, exchange, seed, 3 * least))
         least = min(least, float(np.mean(found[rate])))
         if least < np.mean(found[rate]) / 1.5:
             break
@@ -203,27 +222,30 @@ def main() -> None:
     parser.add_argument("--loss", type=float, help="to be reached (default: 0.12; of the text 1.9 nats a character)")
     parser.add_argument("--teams", nargs="+", default=list(TEAMS), metavar="NAME", help="some of those of the table")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", default=[name for name, *_ in WAYS], metavar="WEIGHTS")
+    parser.add_argument("--rate", type=float, help="the only learning rate that is tried (default: a grid)")
     parser.add_argument("--exchange", type=float, default=0.02, help="seconds of an exchange (default: 0.02)")
     options = parser.parse_args()
     if options.task == "text" and options.text is None:
         parser.error("--task text: give --text FILE.")
     of, reference, own = problem(options), math.nan, math.nan
+    rates = of.rates if options.rate is None else [options.rate]
     print("| learners | weights | best rate | seconds to the loss | times sooner | at the rate of one alone |")
     print("|---|---|---|---|---|---|")
-    lines: list[tuple[str, tuple[float, ...], str]] = [("one alone", (1,), "sgd")]
+    lines = [Way("one alone", (1,), "sgd")]
     lines += [
-        (name, TEAMS[name], f"adpsgd,weights={weights}") for name in options.teams for weights in ("equal", "progress")
+        Way(name, TEAMS[name], how[1], *how[::2]) for name in options.teams for how in WAYS if how[0] in options.ways
     ]
-    for name, factors, strategy in lines:
-        found = best(of, strategy, factors, options.exchange, options.seeds)
+    for way in lines:
+        found = best(of, way, rates, options.exchange, options.seeds)
         rate = min(found, key=lambda one: float(np.mean(found[one])))
-        mean, weights = float(np.mean(found[rate])), strategy.partition("=")[2]
-        if strategy == "sgd":
+        mean = float(np.mean(found[rate]))
+        if way.strategy == "sgd":
             reference, own = mean, rate
-        at = f"{rate:.3g}" + " (edge)" * (rate in (of.rates[0], of.rates[-1]))
+        at = f"{rate:.3g}" + " (edge)" * (len(rates) > 1 and rate in (rates[0], rates[-1]))
         spread = f"{mean:.1f} ({min(found[rate]):.1f}-{max(found[rate]):.1f})"
         there = reference / float(np.mean(found[own])) if own in found else math.nan
-        print(f"| {name} | {weights} | {at} | {spread} | {reference / mean:.2f} | {there:.2f} |", flush=True)
+        print(f"| {way.name} | {way.weights} | {at} | {spread} | {reference / mean:.2f} | {there:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

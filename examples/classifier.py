@@ -3,6 +3,8 @@
     roundelay launch -n 2 examples/classifier.py --strategy adpsgd
     torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp          # with --device cuda: on GPUs
     roundelay launch -n 2 examples/classifier.py --save out/digits             # the same command again goes on
+    roundelay scaling examples/classifier.py --strategies adpsgd --rates 0.02,0.04 --wider 0 --seeds 1 -- \
+        --strategy {strategy} --lr {rate} --seed {seed}                        # how much sooner two are than one
 
 The images are digits drawn here: three by five dots, shifted about, under noise.
 """
@@ -75,6 +77,8 @@ def evaluate(model: nn.Module, data: DataLoader[tuple[Tensor, ...]], device: tor
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--strategy", default="adpsgd")
+    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--device", default="cpu", help="cuda: learners share the GPUs out")
@@ -88,15 +92,15 @@ def main() -> None:
             parser.error("--device cuda: torch sees no GPU here")
         device = torch.device("cuda", roundelay.local_rank() % torch.cuda.device_count())
         torch.cuda.set_device(device)
-    torch.manual_seed(0)  # else every learner takes rank 0's weights, and says so
+    torch.manual_seed(options.seed)  # else every learner takes rank 0's weights, and says so
     model = network().to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
 
-    session = roundelay.attach(model, optimizer, options.strategy, resume=options.save)  # <-
+    session = roundelay.attach(model, optimizer, options.strategy, seed=options.seed, resume=options.save)  # <-
     if session.resumed is not None:
         scheduler.load_state_dict(session.resumed["scheduler"])
-    sampler = session.sampler(train, batch_size=32)  # <- not DistributedSampler
+    sampler = session.sampler(train, batch_size=32, seed=options.seed)  # <- not DistributedSampler
     batches = DataLoader(train, batch_sampler=sampler)
     with session:
         for epoch in range(sampler.epoch, options.epochs):
@@ -113,6 +117,7 @@ def main() -> None:
                 session.save(options.save, {"scheduler": scheduler.state_dict()})
             with session.consensus():  # <-
                 loss_there, accuracy = evaluate(model, test, device)
+            session.report(loss_there)  # <- for `roundelay scaling`
             print(f"learner {session.rank} epoch {epoch} loss {loss_there:.4f} accuracy {accuracy:.3f}", flush=True)
             if session.stopping:
                 break

@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import settings
 
+from roundelay.algorithms.torch_optimizer import TorchOptimizer
+from roundelay.runtime.procs import fork_server
+
 # Machines that run other things too are slow at times; the limit of pytest-timeout is limit enough. Every run draws the
 # same examples: whether a change is taken must not hang on luck. `HYPOTHESIS_PROFILE=explore` looks for new ones.
 settings.register_profile("roundelay", deadline=None, derandomize=True)
@@ -36,6 +39,16 @@ LONG = (
     "end_to_end/test_pipeline.py",
 )
 """Files of tests that take longest come first: begun last, one of them would keep all but one processor waiting."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loaded_once() -> Iterator[None]:
+    """Let the process that learners are forks of load what torch's optimizers need, whichever test starts it: else
+    every learner of a later test loads it by itself, for two seconds."""
+    start = fork_server.start
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "start", lambda preload: start([*preload, *TorchOptimizer.imports]))
+        yield
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from roundelay.api.recipes import load_recipe
     from roundelay.api.recognition import decode
     from roundelay.api.runs import load_run, report
+    from roundelay.api.scaling import scaling
     from roundelay.api.serving import serve
     from roundelay.api.training import train
     from roundelay.api.transcribing import transcribe
@@ -55,6 +56,7 @@ _PLACES = {
     "prepare": "roundelay.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "report": "roundelay.api.runs",
+    "scaling": "roundelay.api.scaling",
     "serve": "roundelay.api.serving",
     "simulate": "roundelay.api.comparing",
     "train": "roundelay.api.training",
@@ -89,6 +91,7 @@ __all__ = [
     "prepare",
     "rank",
     "report",
+    "scaling",
     "serve",
     "simulate",
     "train",

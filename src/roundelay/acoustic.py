@@ -25,7 +25,7 @@ from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.learner.objectives import LfMmi
 from roundelay.recipes.kept import completed
 from roundelay.recipes.recipe import Recipe, Training, complete, with_order
-from roundelay.runtime.base import Cluster, Runtime, Straggler
+from roundelay.runtime.base import Cluster, Runtime, Straggler, parse_straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_options
 from roundelay.runtime.launch.world import HostPlace
@@ -46,23 +46,6 @@ from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
 TRACE = "trace"
-
-
-def parse_straggler(text: str) -> Straggler:
-    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
-
-    Raises:
-        UserError: anything else.
-    """
-    rank, _, handicap = text.partition(":")
-    try:
-        if handicap.endswith("x"):
-            return Straggler(int(rank), factor=float(handicap[:-1]))
-        if handicap.startswith("+"):
-            return Straggler(int(rank), seconds=float(handicap[1:].removesuffix("s")))
-    except ValueError:
-        pass
-    raise UserError(f"straggler {text!r}: write RANK:FACTORx or RANK:+SECONDS, for example 1:3x or 1:+0.4.")
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
@@ -232,10 +215,11 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
     Raises:
         UserError: it cannot be trained with so many learners, or on several hosts.
     """
-    strategy = make_strategy(recipe.training.strategy, recipe.training.options)
+    training = recipe.training
+    strategy = make_strategy(training.strategy, training.options).under(training.rate, not training.size.per_learner)
     if place is not None and not place.alone:
         strategy = _several_hosts(recipe, place, strategy)
-    strategy.check(recipe.training.learners)
+    strategy.check(training.learners)
     strategy.check_optimizer(recipe.optimizer)
     return strategy
 

@@ -8,7 +8,7 @@ Legend: S columns of scores: tied states, units and a blank, or states of phones
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import final
 
@@ -176,6 +176,8 @@ class AcousticTask(Task):
     order: OrderName = "shuffle"
     units: UnitSet | None = None
     scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
+    measured: list[tuple[float, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
+    """Scales that the first learner built here has measured: further ones, in processes of their own too, have them."""
 
     @property
     def in_shards(self) -> bool:
@@ -221,9 +223,10 @@ class AcousticTask(Task):
     def _set_scales(self, frontend: Frontend, examples: AcousticExamples, frames: int) -> tuple[float, ...]:
         """Set the scales of a front end: to those that are known already, else as some of so many training frames have
         them; returns them."""
-        if self.scales:
-            frontend.scale.copy_(torch.tensor(self.scales).view_as(frontend.scale))
-        else:
-            sample = stream(0, "scale").integers(0, frames, 20_000)
-            frontend.fit_scale(*examples.windows(TRAIN, sample, frontend.config.reach))
-        return tuple(frontend.scale.flatten().tolist())
+        if known := self.scales or next(iter(self.measured), ()):
+            frontend.scale.copy_(torch.tensor(known).view_as(frontend.scale))
+            return known
+        sample = stream(0, "scale").integers(0, frames, 20_000)
+        frontend.fit_scale(*examples.windows(TRAIN, sample, frontend.config.reach))
+        self.measured.append(tuple(frontend.scale.flatten().tolist()))
+        return self.measured[0]

@@ -35,7 +35,7 @@ from roundelay.core.extras import load, need
 from roundelay.core.importing import import_uncollected
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.recipes.known import corpora as corpora_by_name
-from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.launch.c_libraries import wait_politely
 from roundelay.stopping import Ended
 from roundelay.terminal import Verbosity, complain, console, tidy
 
@@ -73,13 +73,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Overrides may stand anywhere, also after flags, where argparse alone would not know them."""
+    """Overrides may stand anywhere, also after flags, where argparse alone would not know them. Words behind -- are
+    kept as they are, where a command hands them on."""
     parser, commands = _parsers()
     place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     parser.check_names(words[:place])
     if place < len(words):
         _command(words[place], commands).check_names(words[place + 1 :])
+    behind: list[str] = []
+    if place < len(words) and "--" in words and commands[words[place]].get_default("behind") is not None:
+        cut = words.index("--")
+        words, behind = words[:cut], [*words[cut + 1 :]]
     options, rest = parser.parse_known_args(words)
+    options.behind = behind
     if rest:
         if not hasattr(options, "overrides"):
             commands[words[place]].error(f"takes no further words, and there is {' '.join(rest)}")

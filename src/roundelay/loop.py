@@ -165,11 +165,11 @@ class Run:
         try:
             return self.runtime.segment(segment, self._watch(segment))
         except LearnerDied as error:
-            goes_on = self.restarts < RESTARTS and self.job.survives_death()
+            survives = self.restarts < RESTARTS and self.job.survives_death()
             if not self.journal.has_said(error.rank, error.reason):
-                replaced = goes_on and self.job.after_death == "restart"
+                replaced = survives and self.job.after_death == "restart"
                 self.journal.lose(Lost(error.rank, error.reason, replaced), error.frames)
-            if goes_on:
+            if survives:
                 raise
             raise self._bereaved(error) from error
         except TimeoutError as error:
@@ -279,7 +279,7 @@ class Run:
     def _record_segment(self, segment: SegmentPlan, outcome: Outcome) -> None:
         rate = segment.rate(max(segment.first_round, outcome.next // segment.epoch.learners - 1))
         cluster = self.job.cluster
-        self.now.count(outcome, cluster.strategy.moves(cluster.learners, cluster.minibatches_a_round))
+        self.now.count(outcome, cluster)
         if any(outcome.missing):
             parts = [f"{count:,} of learner {rank}" for rank, count in enumerate(outcome.missing) if count]
             unit, epoch = self.learner.unit, segment.epoch.epoch + 1
@@ -338,18 +338,18 @@ class Run:
             gatherings=now.gathered,
             work=now.moved / now.longest if now.longest else None,
         )
-        self._say_work(now.moved / max(1.0, now.longest))
+        self._say_work(now.moved / max(1.0, now.longest), now.averaged / max(1.0, now.longest))
         self.journal.say(Finished(**self._time(), frames=now.frames, reason=now.schedule.stopped))
         # Last: with it the run counts as finished.
         self.room.wait_for(lambda: results.write(self.exp), self.exp)
         self.live.finish()
         return results
 
-    def _say_work(self, work: float) -> None:
+    def _say_work(self, work: float, averaged: float) -> None:
         """Say in one line how far the learners have come together."""
         cluster = self.job.cluster
         known = cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch
-        if said := said_at_end(*known, work=work):
+        if said := said_at_end(*known, work=work, averaged=averaged):
             self._tell(said)
 
     # What is written --------------------------------------------------------------------------------------------------

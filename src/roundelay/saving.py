@@ -25,9 +25,9 @@ from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.core.files import DiskFull
 from roundelay.run_directory import has_trained
-from roundelay.runtime.base import ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
+from roundelay.runtime.base import Cluster, ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
 from roundelay.runtime.clocks import pause
-from roundelay.runtime.learners_rate import work_of
+from roundelay.runtime.learners_rate import minibatches_averaged, work_of
 
 FOLDER = "checkpoints"
 BEGINNING = "epoch-0000"
@@ -56,6 +56,7 @@ class Position:
     stale_count: int = 0
     moved: float = 0.0  # steps of one learner that the model has moved by
     longest: float = 0.0  # steps of the learner with the most, in each segment
+    averaged: float = 0.0  # those times the minibatches that were averaged (`minibatches_averaged`)
     gathered: dict[str, int] = dataclasses.field(default_factory=dict)  # gatherings, and what came to them, by name
     events_bytes: int = 0
     started_from: str = ""  # in words, where it is not a model of its own
@@ -71,13 +72,14 @@ class Position:
         """The inverse of `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
-    def count(self, outcome: Outcome, moves: float) -> None:
-        """A stretch of training has ended, in which one gradient of one learner `moves` the model so far."""
-        counts = outcome.counts
+    def count(self, outcome: Outcome, cluster: Cluster) -> None:
+        """A stretch of training of this cluster has ended."""
+        counts, learners = outcome.counts, cluster.learners
         moved, longest = work_of(
-            counts.rate_factors if counts.rate_factors.any() else counts.steps, counts.steps, moves
+            counts.rate_factors, counts.steps, cluster.strategy, learners, cluster.minibatches_a_round
         )
         self.moved, self.longest = self.moved + moved, self.longest + longest
+        self.averaged += longest * minibatches_averaged(counts.steps)
         if outcome.virtual_seconds is not None:
             self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.frames += counts.statistics.frames

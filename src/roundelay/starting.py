@@ -33,7 +33,7 @@ from roundelay.learner.base import Learner
 from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.init import FirstPhase, Init
 from roundelay.recipes.kept import kept_recipe
-from roundelay.recipes.recipe import Decoding, Recipe, Training
+from roundelay.recipes.recipe import Decoding, Recipe, Training, as_it_was
 from roundelay.runtime.resize import resized
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.saving import FOLDER
@@ -220,9 +220,10 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     exp = path.parent.parent
     if not (exp / RECIPE).is_file():
         raise UserError(f"init.model: {path} is not in the folder {FOLDER} of a run directory, which has its recipe.")
-    told = read_yaml(exp / RECIPE)
+    training = as_it_was(read_yaml(exp / RECIPE))["training"]
     state = load_checkpoint(path).state
-    strategy = make_strategy(told["training"]["strategy"], told["training"]["options"])
+    shared = not training.get("minibatch_per_learner")
+    strategy = make_strategy(training["strategy"], training["options"]).under(training.get("rate", "fastest"), shared)
     learners = len(state.vectors["row"])
     row = resized(state, strategy.holders(tuple(range(learners))), 1, strategy.weighed).vectors["row"][0]
     return _Source(path, _named(row, module, path), _targets_of_run(exp), str(path))

@@ -106,7 +106,7 @@ def ending(kept: Callable[[], str]) -> Iterator[None]:
             raise Ended(number, f"{how}; {kept()}") from None
 
 
-def goes_on(folder: object, what: str = "everything so far") -> str:
+def resumes_from(folder: object, what: str = "everything so far") -> str:
     """Return the sentence of a command that goes on where it was."""
     return f"{what} is in {folder}. The same command goes on from there."
 

@@ -68,14 +68,21 @@ def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: b
 
 
 @pytest.mark.parametrize(
-    ("name", "rate"), [("adpsgd", "gain"), ("adpsgd", "linear"), ("adpsgd weights=progress", "gain")]
+    ("name", "rate"),
+    [
+        ("adpsgd", "gain"),
+        ("adpsgd", "linear"),
+        ("adpsgd weights=progress", "gain"),
+        ("adpsgd weights=progress", "fastest"),
+    ],
 )
 def test_factors_on_the_learning_rate_come_out_the_same_bit_for_bit(
     name: str, rate: LearnersRate, tmp_path: Path
 ) -> None:
     """With numbers of an optimizer before, and masses of rows after those of the noise."""
     adam = TorchOptimizer("AdamW")
-    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 7), optimizer=adam), rate=rate)
+    slow = (Straggler(2, seconds=0.02),)  # so that the factor of the fastest is not 1
+    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 7), optimizer=adam, stragglers=slow), rate=rate)
     recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
     assert_same(again(made, tmp_path), recorded)
     assert again(replace(made, rate="as-is"), tmp_path).difference

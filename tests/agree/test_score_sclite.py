@@ -17,7 +17,7 @@ from roundelay.core.streams import stream
 from roundelay.speech.scoring.alignment.align import SCLITE
 from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
 from roundelay.speech.scoring.alignment.groups import by_speaker, sclite_table
-from roundelay.speech.scoring.formats.ctm import Place, TimedWord, write_ctm
+from roundelay.speech.scoring.formats.ctm import TimedWord, UtterancePosition, write_ctm
 from roundelay.speech.scoring.formats.glm import Purpose, read_glm
 from roundelay.speech.scoring.formats.stm import StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import read_trn, write_trn
@@ -216,7 +216,9 @@ def test_names_without_case(tmp_path: Path) -> None:
     assert {u.id.lower(): u.errors for u in ours} == theirs
     write_stm(tmp_path / "ref.stm", [StmSegment("Tape1", "A", "s", 0.0, 2.0, ("a", "b"))])
     write_ctm(
-        tmp_path / "hyp.ctm", {"u": [TimedWord("a", 0.1, 0.2), TimedWord("b", 1.1, 0.2)]}, {"u": Place("tAPE1", "a")}
+        tmp_path / "hyp.ctm",
+        {"u": [TimedWord("a", 0.1, 0.2), TimedWord("b", 1.1, 0.2)]},
+        {"u": UtterancePosition("tAPE1", "a")},
     )
     files = ["-r", str(tmp_path / "ref.stm"), "stm", "-h", str(tmp_path / "hyp.ctm"), "ctm"]
     theirs = counts_in(sclite(*files, "-o", "pralign", "stdout"))
@@ -239,7 +241,7 @@ def test_times(tmp_path: Path) -> None:
         starts = np.sort(rng.uniform(0, now + 2, 70)).round(2)
         spoken[file] = [TimedWord(f"w{rng.integers(0, 12)}", float(t), 0.11, 0.5) for t in starts]
     write_stm(tmp_path / "ref.stm", segments)
-    write_ctm(tmp_path / "hyp.ctm", spoken, {file: Place(file, "A") for file in spoken})
+    write_ctm(tmp_path / "hyp.ctm", spoken, {file: UtterancePosition(file, "A") for file in spoken})
     files = ["-r", str(tmp_path / "ref.stm"), "stm", "-h", str(tmp_path / "hyp.ctm"), "ctm"]
     theirs = counts_in(sclite(*files, "-s", "-F", "-D", "-o", "pralign", "stdout"))
     case = case_of_times(tmp_path / "ref.stm", tmp_path / "hyp.ctm")

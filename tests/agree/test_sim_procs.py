@@ -1,16 +1,14 @@
 """The same strategy object in the simulator and on real processes."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
+from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
 from roundelay.runtime.procs.coordination.collectives import BUCKET, MeansLibrary
@@ -18,24 +16,9 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.diloco import DiLoCo
-from support.blobs import Blobs
+from support.blobs import BlobTask
 from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, plan
 from support.coded import Together
-
-
-@dataclass(frozen=True)
-class BlobTask(Task):
-    """A network with dropout: gradients are pure functions of the minibatch only if dropout is. With a `device` rows
-    may leave the arena while a learner trains, though this one computes where the arena is."""
-
-    device: str | None = None
-
-    def build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 3))
-        return ModuleLearner(module, Blobs(), device=torch.device(self.device) if self.device else None)
-
 
 MANY_SYNCHRONOUS = tuple(name for name in SYNCHRONOUS if name != "sgd")
 
@@ -99,8 +82,11 @@ def test_coded_messages_agree_bit_for_bit(strategy: Strategy, task: Task) -> Non
         assert virtual.vectors[left].any(1).tolist() == [coded, coded, coded and not silent]
 
 
-@pytest.mark.parametrize("name", MANY_SYNCHRONOUS)
-@pytest.mark.parametrize("bucket", [BUCKET, 50], ids=["one bucket", "four buckets"])
+@pytest.mark.parametrize(
+    ("name", "bucket"),
+    [*((name, 50) for name in MANY_SYNCHRONOUS), *((name, BUCKET) for name in ("ssgd", "dpsgd", "delay-by-one"))],
+    ids=lambda of: {50: "four buckets", BUCKET: "one bucket"}.get(of, of),
+)
 def test_means_of_a_collective_library_agree_to_rounding(name: str, bucket: int) -> None:
     """Gloo, in place of NCCL, which wants GPUs."""
     made = cluster(name, 3, BlobTask("cpu"), momentum=0.9)

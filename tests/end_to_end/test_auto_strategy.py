@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roundelay.advice import probe
 from roundelay.advice.auto import refuse_several_hosts
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -39,6 +40,26 @@ def test_a_probe_times_the_model_of_a_recipe(inside: Path, capsys: pytest.Captur
     assert (read["task"]["frames"], read["task"]["rate"]) == (64, 0.05)
     assert read["task"]["examples"] > 3 * 1000  # three epochs of the corpus
     assert read["first"]["throughput"] > 0
+
+
+@pytest.mark.parametrize(("fixed", "filled"), [(1.0, 1.64 / 2.64), (0.01, 0.65 / 0.66)])
+def test_a_share_that_keeps_no_learner_busy_is_said(
+    inside: Path, fixed: float, filled: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gradient that takes `fixed` seconds, and 0.01 s for each frame: 64 a round, 32 for each of two learners. One
+    learner alone is as fast as its 64 frames are."""
+    monkeypatch.setattr(
+        probe, "_seconds", lambda learner, plan, machines: fixed + 0.01 * plan.minibatch / plan.learners
+    )
+    command = ["advise", "--probe", "recipe.yaml", "--learners", "2"]
+    assert main([*command, "--format", "json"]) == 0
+    read = json.loads(capsys.readouterr().out)
+    assert read["task"]["share"]["filled"] == pytest.approx(filled)
+    (alone,) = (one for one in read["ranked"] if one["candidate"]["strategy"] == "sgd")
+    assert alone["throughput"] == pytest.approx(64 / (fixed + 0.64), rel=0.01)
+    assert main(command) == 0
+    said = capsys.readouterr().out.replace("\n", " ")
+    assert ("training.minibatch_per_learner=64 training.rate=gain" in said) == (filled < 0.8)
 
 
 def test_several_hosts_are_given_one_strategy() -> None:

@@ -8,7 +8,7 @@ from roundelay.claims.claim import Claim, read_claim
 from roundelay.claims.evidence import read_evidence
 from roundelay.claims.rule import measured
 from roundelay.claims.running import Ways, run_claim
-from roundelay.claims.speech import Place, reached
+from roundelay.claims.speech import ClaimFolders, reached
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.records import Evaluation
@@ -38,24 +38,24 @@ landing: [{column: dev, within: 0.01}]
 
 
 @pytest.fixture
-def place(folder: Path, tmp_path: Path) -> Place:
+def folders(folder: Path, tmp_path: Path) -> ClaimFolders:
     """A folder in which AN4 is the corpus of beeps, prepared and aligned."""
     corpora = tmp_path / "claims" / "corpora" / "an4"
     corpora.mkdir(parents=True)
     (corpora / "data").symlink_to(folder / "data")
     (corpora / "alignment").symlink_to(folder / "alignment")
-    return Place(tmp_path / "claims")
+    return ClaimFolders(tmp_path / "claims")
 
 
 def quietly(interrupt: Interrupt, told: list[str] | None = None) -> Ways:
     return Ways(Silent(), (lambda _: None) if told is None else told.append, interrupt)
 
 
-def test_a_table_of_trainings_and_its_verdict(place: Place) -> None:
+def test_a_table_of_trainings_and_its_verdict(folders: ClaimFolders) -> None:
     """Seed 0 chooses the rate that learns, seed 1 judges; one learner stands once beside both strategies."""
     claim: Claim = read_claim("small", CLAIM)
     told: list[str] = []
-    evidence = run_claim(claim, place, quietly(Interrupt(), told))
+    evidence = run_claim(claim, folders, quietly(Interrupt(), told))
     assert evidence is not None
     assert evidence.keys == ("strategy", "learners", "period")
     names = [(row["strategy"], row["learners"], row.get("period"), row["seed"]) for row in evidence.rows]
@@ -67,20 +67,20 @@ def test_a_table_of_trainings_and_its_verdict(place: Place) -> None:
     assert len(evidence.tuning) == 2 * len(evidence.rows)
     assert evidence.verdict == "shown"
     assert evidence.command == "roundelay claims run small --source DIR"
-    assert read_evidence(place.out / "small" / "evidence.json") == evidence
+    assert read_evidence(folders.out / "small" / "evidence.json") == evidence
     assert len(measured(evidence.rows, evidence.keys, "dev", {"strategy": "bsp"}, {"strategy": "sgd"})) == 2
     again: list[str] = []
-    assert run_claim(claim, place, quietly(Interrupt(), again)) == evidence
+    assert run_claim(claim, folders, quietly(Interrupt(), again)) == evidence
     assert all("there already" in line for line in again if "/" in line.split()[0])
 
 
-def test_few_learners_on_processes_come_to_what_the_simulator_says(place: Place) -> None:
+def test_few_learners_on_processes_come_to_what_the_simulator_says(folders: ClaimFolders) -> None:
     """Two learners and one are processes, three are simulated; one learner, which is beside both, stands once."""
     text = CLAIM.replace('      tune: ["schedule.learning_rate=0,0.05"]\n', "").replace("[bsp, bmuf]", "[bsp]")
     text = text.replace('["strategy.period=1,5"]', '["strategy.period=5", schedule.learning_rate=0.05]')
-    simulated = run_claim(read_claim("small", text.replace("[2]", "[2, 3]")), place, quietly(Interrupt()))
+    simulated = run_claim(read_claim("small", text.replace("[2]", "[2, 3]")), folders, quietly(Interrupt()))
     processes = text.replace("[2]", "[2, 3]").replace("  seeds: 1", "  seeds: 1\n  processes_up_to: 2")
-    found = run_claim(read_claim("processes", processes), place, quietly(Interrupt()))
+    found = run_claim(read_claim("processes", processes), folders, quietly(Interrupt()))
     assert simulated is not None
     assert found is not None
     losses = [{row["learners"]: row["dev"] for row in one.rows} for one in (simulated, found)]
@@ -90,17 +90,17 @@ def test_few_learners_on_processes_come_to_what_the_simulator_says(place: Place)
     assert found.definition != simulated.definition
 
 
-def test_an_interrupt_leaves_the_rest_for_the_next_call(place: Place) -> None:
+def test_an_interrupt_leaves_the_rest_for_the_next_call(folders: ClaimFolders) -> None:
     interrupt = Interrupt()
     interrupt.asked = True
-    assert run_claim(read_claim("small", CLAIM), place, quietly(interrupt)) is None
-    assert not (place.out / "small" / "evidence.json").exists()
+    assert run_claim(read_claim("small", CLAIM), folders, quietly(interrupt)) is None
+    assert not (folders.out / "small" / "evidence.json").exists()
 
 
-def test_trainings_that_fail_are_named(place: Place) -> None:
+def test_trainings_that_fail_are_named(folders: ClaimFolders) -> None:
     impossible = CLAIM.replace("training.minibatch=256", "training.minibatch=100000000")
     with pytest.raises(UserError, match="trainings failed"):
-        run_claim(read_claim("small", impossible), place, quietly(Interrupt()))
+        run_claim(read_claim("small", impossible), folders, quietly(Interrupt()))
 
 
 def test_the_time_to_a_loss_lies_between_two_evaluations() -> None:

@@ -18,6 +18,7 @@ from roundelay.grids.running import CellState, Outcome, run_grid
 from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
+from support.runs import StopAt
 
 SIM = ["--runtime", "sim", "--seeds", "1"]
 
@@ -95,17 +96,6 @@ def test_a_virtual_cluster_lends_each_cell_its_first_learners(inside: Path) -> N
         "ssgd-4-seed0": pytest.approx(4.0, rel=0.04),
     }
     assert compare("lent", "--strategies", "ssgd", "--learners", "5", *SIM, "cost.cluster=cluster.yaml") == 1
-
-
-class StopAt(Silent):
-    """Asks to stop as soon as some work begins: in the simulator that is the round it begins with."""
-
-    def __init__(self, interrupt: Interrupt, work: str) -> None:
-        self.interrupt, self.work = interrupt, work
-
-    def start(self, what: str, total: int | None = None) -> None:
-        if what == self.work:
-            self.interrupt.asked = True
 
 
 def two_by_two(folder: Path) -> Grid:

@@ -16,6 +16,7 @@ from roundelay.grids.running import run_grid
 from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.training import train
+from support.runs import StopAt
 
 QUICK = ["--learners", "2", "--runtime", "sim", "--seeds", "1", "--no-decode", "schedule.max_epochs=1"]
 RATES = "schedule.learning_rate=0.0,0.01,0.05"
@@ -86,16 +87,6 @@ def test_a_rate_is_chosen_on_dev_and_judged_by_other_seeds(inside: Path, capsys:
     assert capsys.readouterr().out.count("there already") == 4
 
 
-class Stop(Silent):
-    """Asks to stop as soon as some work begins."""
-
-    def __init__(self, interrupt: Interrupt, work: str) -> None:
-        self.interrupt, self.work = interrupt, work
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.interrupt.asked |= what.startswith(self.work)
-
-
 def small(folder: str, tune: str, *overrides: str) -> Grid:
     quick = ["training.runtime=sim", "schedule.max_epochs=1", *overrides]
     return plan("recipe.yaml", quick, Contenders(["ssgd"], [2], 1, tune=[tune]), Path(folder))
@@ -103,7 +94,7 @@ def small(folder: str, tune: str, *overrides: str) -> Grid:
 
 def test_what_is_not_tried_yet_is_not_judged(inside: Path) -> None:
     grid, interrupt = small("half", "schedule.learning_rate=0.01,0.05"), Interrupt()
-    outcomes = run_grid(grid, False, Stop(interrupt, "2/6"), lambda _: None, interrupt)
+    outcomes = run_grid(grid, False, StopAt(interrupt, "2/6"), lambda _: None, interrupt)
     assert [record.state for record in cell_records(grid, outcomes)] == [CellState.WAITING] * 2
     assert [choice.chosen for choice in tunings(grid, outcomes)] == [None, None]
     summary = summarise(grid, outcomes, None, 200).table

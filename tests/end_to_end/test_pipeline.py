@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from roundelay.cli import main
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
+from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.recipe import load_recipe
+from roundelay.speech.models.frontend import Frontend
 from roundelay.speech.scoring.formats.ctm import read_ctm
 from roundelay.speech.scoring.score import read_trn
 from support.beeps import RECIPE
@@ -127,6 +130,17 @@ def test_a_recipe_s_objective_reaches_the_learners(inside: Path) -> None:
     assert not torch.allclose(smoothed, plain, rtol=1e-2)
     assert (again.frames, again.correct) == (reported.frames, reported.correct)
     assert again.loss == pytest.approx(reported.loss, rel=1e-6)
+
+
+def test_scales_of_features_are_measured_once_a_run(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Learners that are built later, of the same task in another process too, have those of the first."""
+    task = make_job(load_recipe("recipe.yaml")).cluster.task
+    first = task.build()
+    monkeypatch.setattr(Frontend, "fit_scale", None)
+    for later in (task.build(), pickle.loads(pickle.dumps(task)).build()):
+        assert isinstance(first, ModuleLearner)
+        assert isinstance(later, ModuleLearner)
+        assert torch.equal(later.module.frontend.scale, first.module.frontend.scale)  # type: ignore[union-attr,arg-type]
 
 
 def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) -> None:

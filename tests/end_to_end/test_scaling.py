@@ -1,5 +1,6 @@
 """`roundelay scaling`: exact ratios on a virtual clock, rates that widen, going on, and what a reader must be told."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.grids import running
+from roundelay.grids.scaled import summarise
 from roundelay.grids.scaling import Wanted, scale
 from roundelay.job import Interrupt
+from support.runs import StopAt
 
-TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "cost.allreduce=0.0"]
+TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]
 SIMULATED = ["--runtime", "sim", "--strategies", "ssgd", "--seeds", "1", *TINY]
 
 
@@ -72,14 +75,21 @@ def test_a_loss_that_is_not_reached_is_said(inside: Path, capsys: pytest.Capture
     assert ways("missed")[4, False]["times_sooner"] > 0
 
 
-class Stop(Silent):
-    """Asks to stop as soon as some work begins."""
-
-    def __init__(self, interrupt: Interrupt, work: str) -> None:
-        self.interrupt, self.work = interrupt, work
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.interrupt.asked |= what.startswith(self.work)
+def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> None:
+    """Learners that count as measured ones here, and the same simulated at gradients half as long."""
+    wanted, clocks = Wanted(["ssgd"], (1, 2, 4), rates=(0.02, 0.05), wider=0, seeds=1), []
+    for name, learners, seconds in (("measured", (1, 2, 4), 0.1), ("simulated", (1, 2), 0.05)):
+        overrides = ["training.runtime=sim", f"cost.gradient={seconds}", *TINY]
+        one = replace(wanted, learners=learners)
+        clocks += scale("recipe.yaml", overrides, one, Path("both", name), Silent(), lambda _: None, Interrupt())
+    clocks[0] = replace(clocks[0], trials=replace(clocks[0].trials, virtual=False))
+    found = summarise(clocks, Path("both"), 200)
+    by_learners = {way["learners"]: way for way in read_json(found.files[0])["ways"] if not way["virtual"]}
+    for way in (by_learners[1], by_learners[2]):
+        assert way["predicted_seconds"]["mean"] == pytest.approx(way["seconds"]["mean"] / 2, rel=1e-3)
+    assert by_learners[4]["predicted_seconds"] is None
+    assert "predicted" in found.table.splitlines()[0]
+    assert "predicted" not in summarise(clocks[:1], Path("both"), 200).table
 
 
 @pytest.mark.parametrize("stopped", ["3/", "6/"])
@@ -88,7 +98,7 @@ def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     wanted = Wanted(["ssgd"], (1, 2), rates=(0.02, 0.05), wider=0, seeds=1)
     overrides, folder = ["training.runtime=sim", *TINY], Path(f"stopped-{stopped[0]}")
     interrupt = Interrupt()
-    (half,) = scale("recipe.yaml", overrides, wanted, folder, Stop(interrupt, stopped), lambda _: None, interrupt)
+    (half,) = scale("recipe.yaml", overrides, wanted, folder, StopAt(interrupt, stopped), lambda _: None, interrupt)
     assert not all(way.judged and all(one.trained for one in way.judged) for way in half.ways)
     (whole,) = scale("recipe.yaml", overrides, wanted, folder, Silent(), lambda _: None, Interrupt())
     assert all(len(way.judged) == 1 and way.judged[0].trained for way in whole.ways)
@@ -98,7 +108,7 @@ def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     ("options", "named"),
     [
         (["schedule.learning_rate=0.1"], "--rates"),
-        (["training.minibatch=64,128"], "give one value"),
+        (["schedule.factor=0.5,0.7"], "give one value"),
         (["--simulated", "4"], "no trainings by processes"),
         (["--simulated", "4", "--learners", "1", "--runtime", "procs"], "no trainings by processes"),
     ],

@@ -2,22 +2,19 @@
 do."""
 
 import mmap
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.codec import Codec
 from roundelay.core.flat import CHUNK
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import ClusterState
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.pinned import pinned, unpin
-from support.blobs import Blobs
+from support.blobs import BlobTask
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU
 
@@ -25,39 +22,13 @@ pytestmark = NEEDED
 PROCESSOR = None
 
 
-@dataclass(frozen=True)
-class BlobTask(Task):
-    """A network without dropout, whose numbers would differ between devices."""
-
-    device: str | None
-
-    def build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
-        return ModuleLearner(module, Blobs(), device=None if self.device is None else torch.device(self.device))
-
-
-@dataclass(frozen=True)
-class Wide(Task):
-    """The same with a row of more than one chunk."""
-
-    device: str
-
-    def build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = nn.Sequential(nn.Linear(6, 12_000), nn.Tanh(), nn.Linear(12_000, 3))
-        return ModuleLearner(module, Blobs(), device=torch.device(self.device))
-
-
 def end(name: str, learners: int, device: str | None) -> tuple[ClusterState, float]:
     """State and held-out loss after two epochs."""
-    with ProcsRuntime(cluster(name, learners, BlobTask(device), momentum=0.9), threads=1) as runtime:
+    with ProcsRuntime(cluster(name, learners, BlobTask(device, dropout=0.0), momentum=0.9), threads=1) as runtime:
         for epoch in range(2):
             outcome = runtime.segment(plan(0, learners, examples=9 * MINIBATCH + 2, epoch=epoch))
             assert outcome.counts.frames.sum() == 9 * MINIBATCH + 2
-        return runtime.state(), BlobTask(PROCESSOR).build().evaluate(runtime.consensus(), "dev").mean_loss
+        return runtime.state(), BlobTask(PROCESSOR, dropout=0.0).build().evaluate(runtime.consensus(), "dev").mean_loss
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
@@ -71,13 +42,13 @@ def test_synchronous_strategies_end_where_they_do_on_the_processor(name: str) ->
 
 @pytest.mark.parametrize("name", ASYNCHRONOUS)
 def test_asynchronous_strategies_learn(name: str) -> None:
-    before = BlobTask(PROCESSOR).build()
+    before = BlobTask(PROCESSOR, dropout=0.0).build()
     assert end(name, 2, DEVICE)[1] < 0.9 * before.evaluate(before.initial(), "dev").mean_loss
 
 
 @pytest.mark.parametrize("name", ["adpsgd", "easgd"])
 def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> None:
-    made = cluster(name, 2, BlobTask(DEVICE), momentum=0.9)
+    made = cluster(name, 2, BlobTask(DEVICE, dropout=0.0), momentum=0.9)
     with ProcsRuntime(made, threads=1) as runtime:
         assert all(row.vector.device.type == DEVICE for row in runtime.arena.rows())
         runtime.segment(plan(9, 2))
@@ -93,7 +64,9 @@ def test_rows_lie_on_the_device_and_are_kept_there_between_epochs(name: str) -> 
 @pytest.mark.parametrize("name", ["async-diloco period=2", "bmuf period=2 quorum=1"])
 def test_what_lies_beside_the_centre_is_on_the_device(name: str) -> None:
     """Exchanges with the centre find it there, of more than one chunk of the processor's."""
-    with ProcsRuntime(cluster(name, 2, Wide(DEVICE), momentum=0.9), threads=1) as runtime:
+    with ProcsRuntime(
+        cluster(name, 2, BlobTask(DEVICE, dropout=0.0, width=12_000), momentum=0.9), threads=1
+    ) as runtime:
         beside = runtime.arena.rows()[-1].memory
         assert beside.keys() == set(runtime.cluster.strategy.centre_memory)
         assert all(vector.device.type == DEVICE for vector in beside.values())
@@ -168,7 +141,7 @@ def test_an_update_in_one_pass_is_that_of_the_processor(sgd: Sgd, copies: bool) 
 
 
 def test_points_and_gradients_on_the_device_are_not_copied() -> None:
-    learner, here = BlobTask(DEVICE).build(), BlobTask(PROCESSOR).build()
+    learner, here = BlobTask(DEVICE, dropout=0.0).build(), BlobTask(PROCESSOR, dropout=0.0).build()
     plan_ = plan(1, 1).epoch
     expected, found = torch.empty(learner.parameters), torch.empty(learner.parameters, device=DEVICE)
     here.gradient(here.initial(), plan_.piece(0), plan_, expected)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roundelay.advice import learning
-from roundelay.advice.advise import Advice, AdviceTask, advise, changed, rank
+from roundelay.advice.advise import Advice, AdviceTask, advise, beside_alone, changed, choice, rank
 from roundelay.advice.candidates import Candidate, candidates
 from roundelay.advice.fit import configurations, exponent_of, runs
 from roundelay.advice.learning import COLUMNS, Trained, columns, efficiency, fitted
@@ -178,6 +178,43 @@ def test_one_learner_has_no_choice() -> None:
     assert found.what_if[0].change == "a second machine"
 
 
+def test_several_learners_are_set_beside_one_alone() -> None:
+    """Two equal learners for whom talking costs nothing are twice as soon if all gradients count, and as soon as one at
+    its own rate; with one three times slower 4/3, and at the rate of one as soon where rows are weighed, and 2/3 where
+    their mean goes half as far as each."""
+    free = VirtualCluster(nodes=(Node(2),), compute=Compute(seconds=0.1))
+    slow = replace(free, stragglers=(Handicap(1, 3.0),))
+    for cluster, strategy, all_count, as_one in (
+        (free, "adpsgd", 2, 1),
+        (free, "adpsgd,weights=equal", 2, 1),
+        (slow, "adpsgd", 4 / 3, 1),
+        (slow, "adpsgd,weights=equal", 4 / 3, 2 / 3),
+    ):
+        found = beside_alone(rank(cluster, TASK, [Candidate("sgd"), Candidate(strategy)]), 2)
+        assert found is not None
+        factor = found.together.factor
+        assert found.sooner * factor == pytest.approx(all_count, rel=0.02)
+        assert found.at_the_rate_of_one * factor == pytest.approx(as_one, rel=0.02)
+        assert not found.one_is_best
+        assert f"{found.sooner:.2f} times sooner if" in found.said()
+    assert advise(replace(SLOW, nodes=(Node(),)), TASK).beside_alone is None
+
+
+def test_a_choice_for_several_says_where_one_alone_would_be_first() -> None:
+    """Under `ssgd` a link of 100 Mbit/s takes far longer than a gradient; `sgd` is for one learner, and is not given to
+    two."""
+    ranked = rank(SLOW, TASK, [Candidate("sgd"), Candidate("ssgd")])
+    assert ranked[0].candidate.strategy == "sgd"
+    chosen, why = choice(ranked, 2, "two hosts", "")
+    assert chosen.candidate.strategy == "ssgd"
+    assert "first of those for several learners" in why
+    assert "One learner alone, on the fastest machine, is predicted to be at the loss first" in why
+    assert why.endswith("Train with one learner")
+    alone, why = choice(ranked[:1], 1, "one host", "")
+    assert alone.candidate.strategy == "sgd"
+    assert "alone" not in why
+
+
 def test_never_talking_is_what_each_does_alone() -> None:
     unequal = replace(SLOW, nodes=(Node(), Node(speed=0.5)))
     assert never_talking(unequal, StepWork(1e6, frames=10)) == pytest.approx(10 / 0.2 + 10 / 0.4, rel=0.01)
@@ -222,6 +259,9 @@ def test_the_command_prints_a_table_and_json(tmp_path: Path, capsys: pytest.Capt
     assert read["learners"] == 2
     assert read["ranked"][0]["seconds_low"] < read["ranked"][0]["seconds"] < read["ranked"][0]["seconds_high"]
     assert read["first"]["flags"] in said
+    assert "One learner alone would take" in said
+    beside = read["beside_one_learner"]
+    assert f"{beside['times_sooner_if_every_gradient_counts']:.2f} times sooner if" in said
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
-from support.until import until
+from support.until import together, until
 
 SECRET = b"of these tests"
 SIZE, BUCKET = 2 * CHUNK + 5, CHUNK
@@ -72,11 +71,7 @@ def side(host: int, links: dict[int, Link], seconds: float = 60) -> Side:
 
 
 def stop(sides: Sequence[Side]) -> None:
-    threads = [threading.Thread(target=one.host.stop) for one in sides]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together(*(one.host.stop for one in sides))
     for one in sides:
         one.arena.close()
 

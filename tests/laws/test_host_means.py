@@ -1,6 +1,5 @@
 """Means over several hosts that begin while the gradient is still computed."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from support.blobs import Blobs
-from support.until import until
+from support.until import together, until
 
 SECRET = b"of these tests"
 LONG = 2 * CHUNK + CHUNK // 2 + 5
@@ -61,11 +60,7 @@ def two_sides(codec: Codec = FP32) -> Iterator[list[Side]]:
     try:
         yield sides
     finally:
-        threads = [threading.Thread(target=side.host.stop) for side in sides]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(side.host.stop for side in sides))
         for link in (answered, dialled):
             link.close()
         listener.close()

@@ -3,7 +3,7 @@ that a run under it is as repeatable as any other."""
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,8 +12,15 @@ import torch
 from roundelay.algorithms.gain import NOISE_SCALARS, PERIOD, GradientNoise, gain
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
+from roundelay.recipes.recipe import Training, as_it_was
 from roundelay.runtime.base import Cluster, ClusterState
-from roundelay.runtime.learners_rate import RateFactor, said_at_start, work_of
+from roundelay.runtime.learners_rate import (
+    RateFactor,
+    minibatches_averaged,
+    said_at_end,
+    said_at_start,
+    work_of,
+)
 from roundelay.runtime.sim.driver import SimRuntime
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
@@ -108,11 +115,15 @@ def test_rows_that_are_equal_stay_equal(name: str, rate: LearnersRate) -> None:
     assert not torch.equal(rows, model("as-is", name, 3).vectors["row"])
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if name != "sgd"])
-def test_a_run_that_is_interrupted_goes_on_bit_for_bit_under_the_gain(name: str) -> None:
-    """Between the two gradients of a pair, too. An asynchronous strategy's exchanges end with a segment, so there the
-    straight run has the same segments."""
-    made, rounds = under("gain", name, 2), 3 * PERIOD
+@pytest.mark.parametrize(
+    ("rate", "name"),
+    [("gain", name) for name in EVERY if name != "sgd"]
+    + [("fastest", f"{name} weights=progress") for name in ("adpsgd", "hadpsgd")],
+)
+def test_a_run_that_is_interrupted_goes_on_bit_for_bit(rate: LearnersRate, name: str) -> None:
+    """Under the gain between the two gradients of a pair, too. An asynchronous strategy's exchanges end with a segment,
+    so there the straight run has the same segments."""
+    made, rounds = under(rate, name, 2), 3 * PERIOD
     cut = make_strategy(name).block * -(-(PERIOD + 1) // make_strategy(name).block)
     first, rest = (
         replace(plan(rounds, 2, rate=0.01), first=2 * at, last_round=to) for at, to in ((0, cut), (cut, rounds))
@@ -134,7 +145,7 @@ def test_the_factor_follows_the_living() -> None:
     factor = RateFactor("linear", make_strategy("adpsgd"), shared=False, noise=None)
     found = []
     for living in (4, 3, 1, 4):
-        factor.live(living)
+        factor.live(range(living))
         found.append(factor.factor(0, torch.Tensor))
     assert found == [4, 3, 1, 4]
 
@@ -155,13 +166,25 @@ def test_linear_learners_do_the_work_of_all_and_as_is_that_of_one() -> None:
     for rate, expected in (("as-is", 1.0), ("linear", 3.0)):
         with SimRuntime(under(rate, "adpsgd", 3)) as runtime:  # type: ignore[arg-type]
             counts = runtime.segment(plan(6, 3)).counts
-        factors = counts.rate_factors if counts.rate_factors.any() else counts.steps
-        moved, longest = work_of(factors, counts.steps, make_strategy("adpsgd").moves(3, 3))
+        moved, longest = work_of(counts.rate_factors, counts.steps, make_strategy("adpsgd"), 3, 3)
         assert moved / longest == pytest.approx(expected)
 
 
+def test_under_the_rate_of_the_fastest_the_work_is_that_of_the_fastest_and_the_noise_less() -> None:
+    weighed, steps = make_strategy("adpsgd weights=progress"), np.array([300, 100])
+    work, longest = work_of(1.2 * steps, steps, weighed, 2, 2)
+    assert work / longest == pytest.approx(1)
+    assert minibatches_averaged(steps) == pytest.approx(1 / 0.84)
+    assert minibatches_averaged(np.array([7, 7, 7])) == pytest.approx(3)
+    assert minibatches_averaged(np.zeros(2, np.int64)) == 1
+    known = "fastest", weighed, 2, False
+    assert "as far in a second as the fastest of them alone" in said_at_start(*known)  # type: ignore[arg-type]
+    assert "minibatches 1.19 times as large" in said_at_end(*known, work=1.0, averaged=1.19)  # type: ignore[arg-type]
+    assert not said_at_start("fastest", make_strategy("asgd"), 2, shared=False)
+
+
 def test_an_epoch_is_as_long_under_every_rate() -> None:
-    for rate in ("as-is", "gain", "linear"):
+    for rate in get_args(LearnersRate):
         with SimRuntime(under(rate, "adpsgd", 2)) as runtime:
             assert runtime.segment(plan(5, 2)).counts.frames.sum() == 5 * MINIBATCH
 
@@ -204,6 +227,18 @@ def test_a_session_under_the_gain_that_is_resumed_goes_on_bit_for_bit(strategy: 
         assert law[rank]["signal"] < 1, "else there is nothing to be kept"
 
 
+def test_attached_learners_go_by_progress_at_the_rate_of_the_fastest_unless_told_otherwise() -> None:
+    law = attached()["unequal"]
+    for rank in range(2):
+        assert law[rank]["rate"] == "fastest"
+        assert "weights='progress'" in law[rank]["strategy"]
+        assert "weights='equal'" in law[rank]["plain"]
+        assert law[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
+    first, _, last = law[0]["factors"]
+    assert first == 1, "the other has done nothing yet"
+    assert last == pytest.approx(1.2, abs=0.05), "masses of about 30 and 10"
+
+
 def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:
     law = attached()["alone at last"][0]
     assert law["values"] == law["plain"]
@@ -212,3 +247,18 @@ def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> Non
 def test_a_learner_with_another_rate_is_refused() -> None:
     errors = [attached()["other rate"][rank]["error"] for rank in range(2)]
     assert any("rate gain, rank 0 with linear" in error for error in errors)
+
+
+# Recipes -------------------------------------------------------------------------------------------------------------
+
+
+def test_learners_that_share_a_minibatch_are_kept_as_earlier_versions_kept_them() -> None:
+    assert Training(strategy="adpsgd", learners=2).rate == "as-is"
+    assert Training(strategy="adpsgd", learners=2, minibatch_per_learner=64).rate == "fastest"
+    assert Training(strategy="adpsgd", learners=2, rate="gain").rate == "gain"
+
+
+def test_a_kept_recipe_of_an_earlier_version_goes_on_with_the_rate_of_one_learner() -> None:
+    for strategy in ("adpsgd:fixed-ring", "hadpsgd"):
+        assert as_it_was({"training": {"strategy": strategy}})["training"]["rate"] == "as-is"
+        assert as_it_was({"training": {"strategy": strategy, "rate": "fastest"}})["training"]["rate"] == "fastest"

@@ -3,7 +3,7 @@ rate belongs to a round, not to a moment."""
 
 import os
 import signal
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,11 +13,8 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer, fitting
-from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK
 from roundelay.core.rates import Warmup
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import ClusterState, Runtime
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -25,6 +22,7 @@ from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
+from support.slope import SlopeTask
 
 ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
 
@@ -108,28 +106,6 @@ def test_nothing_is_kept_of_an_optimizer_that_keeps_nothing() -> None:
 
 
 # Rates ----------------------------------------------------------------------------------------------------------------
-
-
-class Slope(Learner):
-    """The gradient is 1 everywhere, so the sum of rows tells the sum of rates."""
-
-    parameters, examples = 3, 1000
-
-    def initial(self) -> Tensor:
-        return torch.zeros(3)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
-        out.fill_(1.0)
-        return Statistics(batch.frames)
-
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
-
-
-@dataclass(frozen=True)
-class SlopeTask(Task):
-    def build(self) -> Learner:
-        return Slope()
 
 
 # Whose sum moves by every learner's gradient once: in a node of hadpsgd one row stands for all, and delayed-gradient

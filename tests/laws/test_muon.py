@@ -1,7 +1,6 @@
 """Muon as a local optimizer: matrices are updated as a whole, by torch's own arithmetic, under every strategy that
 leaves rows in one piece."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import pytest
@@ -13,13 +12,11 @@ from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.flat import pieces
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import Cluster, ClusterState, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.blobs import Blobs
+from support.blobs import BlobTask
 from support.clusters import EVERY, MANY, make_strategy
 
 ROUNDS, RATE = 6, 0.05
@@ -28,19 +25,12 @@ MUON = Muon({"weight_decay": 0.01}, TorchOptimizer("adamw", {"weight_decay": 0.1
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@dataclass(frozen=True)
-class Layers(Task):
-    """Two layers, one of them taller than wide; learner processes import it by name."""
-
-    def build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            module = nn.Sequential(nn.Linear(6, 11), nn.Tanh(), nn.Linear(11, 3))
-        return ModuleLearner(module, Blobs())
+TASK = BlobTask(dropout=0.0, width=11)
+"""Two layers, one of them taller than wide."""
 
 
 def cluster(name: str, learners: int) -> Cluster:
-    return Cluster(make_strategy(name), Layers(), MUON, learners)
+    return Cluster(make_strategy(name), TASK, MUON, learners)
 
 
 def plan(learners: int) -> SegmentPlan:
@@ -49,7 +39,7 @@ def plan(learners: int) -> SegmentPlan:
 
 def bare(learners: int = 1) -> Tensor:
     """A plain loop over the whole minibatches, or the means of their parts' gradients, by torch's optimizers."""
-    learner, epoch = Layers().build(), plan(learners).epoch
+    learner, epoch = TASK.build(), plan(learners).epoch
     x, gradient = learner.initial(), torch.empty(learner.parameters)
     module = nn.Sequential(nn.Linear(6, 11), nn.Tanh(), nn.Linear(11, 3))
     parameters = list(module.parameters())
@@ -90,7 +80,7 @@ def test_two_learners_under_ssgd_are_the_large_minibatch() -> None:
         rows = runtime.rows()
     assert torch.equal(rows[0], rows[1])
     torch.testing.assert_close(rows[0], bare(), rtol=0, atol=ROUNDS * RATE * 2**-8)
-    assert not torch.allclose(rows[0], Layers().build().initial(), atol=0.1)
+    assert not torch.allclose(rows[0], TASK.build().initial(), atol=0.1)
 
 
 def same(one: ClusterState, other: ClusterState) -> None:

@@ -240,7 +240,7 @@ def test_what_gatherings_have_learnt_is_in_the_state_of_processes() -> None:
             assert rules.admits(0, Gather(terms, nothing, nothing, norm=1.0 + number, loss=0.5))
             rules.arrive(0, False, 2.0 + number)
             rules.close([0], 2.0 + number)
-            rules.goes_on(0, 2.0 + number)
+            rules.take_release(0, 2.0 + number)
         state = rows.state()
         rows.load(before)
         assert rules.learnt() is None

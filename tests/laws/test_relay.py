@@ -4,7 +4,6 @@ The one between knows neither the secret nor the keys. Whatever it does to what 
 closes that link at once, is counted as tampering, and says between whom.
 """
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -30,7 +29,7 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import Host, ask, even, hosts, start
-from support.until import until
+from support.until import together, until
 
 SECRET = b"known to the hosts, and to nobody between them"
 TAMPERED = "was changed, left out, repeated or put in on its way"
@@ -196,11 +195,7 @@ def test_means(what: str, forward: bool) -> None:
         until(lambda: bool(failures))
         assert any(TAMPERED in failure for failure in failures)
         assert rejected.tampered == 1
-        threads = [threading.Thread(target=host.stop) for _, _, host in sides]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(host.stop for _, _, host in sides))
         for arena, _, _ in sides:
             arena.close()
 

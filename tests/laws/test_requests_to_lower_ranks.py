@@ -1,7 +1,7 @@
 """A learner that wants a row of lower rank asks that rank's client, which makes the ordinary exchange."""
 
-import threading
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
 from roundelay.runtime.procs.worker import Worker
 from support.two_hosts import LONG, SECRET, ask, even, hosts, start
-from support.until import until
+from support.until import together, until
 
 PAIR = {"name": "pair_average_", "numbers": {}}
 GOOD: dict[str, Any] = {"n": 1, "peer": 0, "rule": PAIR, "since": None, "private": 0, "wire": "fp32", "chunks": [0, 4]}
@@ -83,11 +83,7 @@ def test_sums_are_kept_and_nothing_is_lost_though_links_break_all_the_time(
                     rows[rank].vector.add_(2.0**-5)
                 ask(worker, Wait(mixing))
 
-        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(len(homes))]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(live, rank) for rank in range(len(homes))))
         after = torch.stack([row.vector.double() for row in rows]).sum(0)
         torch.testing.assert_close(after, before + len(homes) * times * 2.0**-5, rtol=0, atol=3e-5)
         assert sum(traffic.lost for host in found for traffic in host.client.traffic().values()) == 0

@@ -5,6 +5,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.procs.worker import Worker
 from support.clusters import MINIBATCH, keeps_sum, plan
 from support.two_hosts import LONG, ask, break_links, even, hosts, start, train
-from support.until import until
+from support.until import together, until
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
 
@@ -159,11 +160,7 @@ def test_sums_are_kept_while_everybody_steps(row_format: RowFormat) -> None:
                         rows[rank].vector.add_(2.0**-5)
                 assert ask(worker, Wait(mixing)) is not None
 
-        threads = [threading.Thread(target=live, args=(rank,)) for rank in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(live, rank) for rank in range(3)))
         after = torch.stack([row.vector.double() for row in rows]).sum(0)
         assert found[0].client.traffic()[1].exchanges == times
         assert found[1].client.traffic()[0].exchanges > times / 2
@@ -277,11 +274,11 @@ def test_a_row_comes_back_from_an_asker_that_dies() -> None:
         assert torch.equal(zero.rows[0].vector, middle)
 
 
-@pytest.mark.parametrize("when", ["request", "exchange", "row", "done"])
+@pytest.mark.parametrize("when", ["request", "exchange", "row", "settled", "done"])
 def test_a_request_to_a_lower_rank_is_done_once_though_its_link_breaks(
     when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link breaks under any of its four messages, or right behind one."""
+    """The link breaks under any of its messages, or right behind one."""
     with hosts([0, 1]) as (zero, one):
         broken = break_links(monkeypatch, when)
         assert ask(one.workers[1], Exchange(0, pair_average_)) is not None

@@ -17,6 +17,9 @@ import pytest
 import torch
 
 import roundelay
+from roundelay.algorithms.averaging import pair_average_
+from roundelay.algorithms.elastic import Pull
+from roundelay.core.effects import Exchange
 from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
@@ -39,7 +42,8 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
-from support.two_hosts import SECRET, hosts, train
+from support.two_hosts import SECRET, ask, hosts, train
+from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
     *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
@@ -95,6 +99,28 @@ def test_a_bell_wakes_all_who_wait_in_other_processes_and_no_ring_is_lost(arenas
     assert on_one_host.heard() == 0
 
 
+# Maps ---------------------------------------------------------------------------------------------------------------
+
+
+def maps_of(arena: Arena) -> int:
+    """Maps of the arena in this process."""
+    inode = str(os.fstat(arena.descriptor).st_ino)
+    return sum(line.split()[4] == inode for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_a_process_maps_the_arena_once_however_many_learners_elsewhere_it_speaks_to() -> None:
+    """Every learner elsewhere has sessions here, with descriptors and locks of their own. Were each to map the arena, a
+    host would need addresses by the square of the learners."""
+    with hosts([0, 1, 1, 1], "easgd") as (zero, one):
+        before = maps_of(zero.arena), maps_of(one.arena)
+        for worker in one.workers.values():
+            ask(worker, Exchange(0, pair_average_))
+            ask(worker, Exchange(4, Pull(0.3)))
+        assert len(zero.server._sessions) == 6
+        assert before == (1 + len(zero.workers), 1 + len(one.workers)), "one of the host's, and of each learner's"
+        assert (maps_of(zero.arena), maps_of(one.arena)) == before
+
+
 # Tables and their owners ----------------------------------------------------------------------------------------------
 
 
@@ -120,10 +146,8 @@ def every_view() -> list[type[View]]:
 
 
 def test_every_table_has_one_owner() -> None:
-    """A view has a field, and a word on its meaning, for each of its tables; and it is the only class of its file."""
+    """A view has a field for each of its tables, and every view is known here."""
     assert set(every_view()) == {*VIEWS, *FURTHER}
-    owners = [view.__module__ for view in every_view()]
-    assert len(set(owners)) == len(owners)
     for view in every_view():
         tables = view.tables(Sizes(3, True, 2, 70))
         names = {item.name for item in dataclasses.fields(view)}  # type: ignore[arg-type]  # all are dataclasses
@@ -203,14 +227,6 @@ ORIGINAL = {view: vars(view)["on"].__func__ if "on" in vars(view) else View.on._
 
 def original(view: type[View]) -> Callable[[Any], View]:
     return lambda arrays: ORIGINAL[view](view, arrays)
-
-
-def together(*tasks: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def means_of_one_host() -> None:

@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from roundelay.algorithms.averaging import pair_average_, share_average_, shares_of
+from roundelay.algorithms.averaging import fastest_over_mean, pair_average_, share_average_, shares_of
 from roundelay.algorithms.codecs import CODECS
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.effects import Begin, Exchange, Wait
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.flat import CHUNK, VectorFragment
-from roundelay.core.state import Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
+from roundelay.core.rates import LearnersRate
+from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, Senseless
@@ -31,6 +31,7 @@ from roundelay.runtime.sim.cluster import Compute, Handicap, Moment, Node, Virtu
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MINIBATCH, cluster, make_strategy, plan
+from support.slope import SlopeTask
 from support.two_hosts import LONG, ask, hosts
 from support.until import until
 
@@ -112,8 +113,13 @@ def test_between_hosts_it_is_the_same_to_the_bit(asker: int) -> None:
             for _ in range(2):
                 assert ask(there[asker].workers[asker], average(1 - asker)) is not None
         for rank, host in enumerate((zero, one)):
-            assert torch.equal(host.rows[rank].vector, single.rows[rank].vector)
-            assert host.rows[rank].weight == single.rows[rank].weight
+            row, alone = host.rows[rank], single.rows[rank]
+            assert torch.equal(row.vector, alone.vector)
+            assert row.weight == alone.weight
+            assert row.others is not None
+            assert alone.others is not None
+            assert np.array_equal(row.others, alone.others)
+            assert bool(row.others.any()) == (rank == asker), "who asks learns the other's share"
 
 
 @pytest.mark.parametrize("row_format", [RowFormat(), RowFormat("bf16"), RowFormat("int8", 3)])
@@ -185,25 +191,8 @@ def test_masses_that_make_no_sense_are_refused(change: dict[str, Any], layout: L
 # Learners of unequal speed --------------------------------------------------------------------------------------------
 
 
-class Slope(Learner):
-    """Gradient -1 everywhere: at rate 1 a row's elements count its steps."""
-
-    parameters, examples = 1, 1 << 30
-
-    def initial(self) -> Tensor:
-        return torch.zeros(1)
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
-        out.fill_(-1.0 if batch.frames else 0.0)
-        return Statistics(batch.frames)
-
-    def evaluate(self, x: Tensor, split: str) -> Statistics:
-        return Statistics()
-
-
-class SlopeTask(Task):
-    def build(self) -> Learner:
-        return Slope()
+COUNTING = SlopeTask(-1.0, 1)
+"""At rate 1 a row counts its steps."""
 
 
 def unequal(factors: tuple[float, ...], **events: Any) -> VirtualCluster:
@@ -213,8 +202,10 @@ def unequal(factors: tuple[float, ...], **events: Any) -> VirtualCluster:
     return VirtualCluster("test", (Node(len(factors)),), compute, exchange=1e-3, stragglers=slow, **events)
 
 
-def simulated(name: str, factors: tuple[float, ...], task: Task, seed: int = 1, **events: Any) -> SimRuntime:
-    made = Cluster(make_strategy(name), task, Sgd(), len(factors), seed, shared_minibatch=False)
+def simulated(
+    name: str, factors: tuple[float, ...], task: Task, seed: int = 1, rate: LearnersRate = "as-is", **events: Any
+) -> SimRuntime:
+    made = Cluster(make_strategy(name), task, Sgd(), len(factors), seed, shared_minibatch=False, rate=rate)
     return SimRuntime(made, CostModel(cluster=unequal(factors, **events)))
 
 
@@ -227,7 +218,7 @@ def test_shares_become_those_of_speed_and_the_model_advances_by_the_speeds_they_
     speeds = np.array([1 / factor for factor in factors])
     wanted, walked, seconds = speeds / speeds.sum(), {}, {}
     for weights in ("equal", "progress"):
-        with simulated(f"adpsgd:{topology} weights={weights}", factors, SlopeTask()) as runtime:
+        with simulated(f"adpsgd:{topology} weights={weights}", factors, COUNTING) as runtime:
             runtime.segment(SegmentPlan(EpochPlan(0, round(600 * speeds.sum()), 1, len(factors), 1), 1.0))
             walked[weights], seconds[weights] = float(runtime.consensus()), runtime.now
             shares = runtime.shares()
@@ -253,6 +244,82 @@ def test_a_slow_learner_costs_no_more_by_progress_than_with_equal_weights(
             runtime.segment(SegmentPlan(EpochPlan(0, 40 * learners * MINIBATCH, MINIBATCH, learners, seed), 0.05))
             losses[weights] = task.build().evaluate(runtime.consensus(), "held out").mean_loss
     assert losses["progress"] < losses["equal"] * (1.02 if factor < 2 else 1.0)
+
+
+# The rate of the fastest ----------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(0.01, 10), min_size=1, max_size=20))
+@example([1, 1 / 3])
+def test_the_factor_makes_up_for_what_slow_rows_hold_back_with_no_more_noise_than_the_fastest_has(
+    speeds: list[float],
+) -> None:
+    s = np.array(speeds)
+    found = fastest_over_mean([other / (s[0] + other) for other in s[1:]])
+    shares = s / s.sum()
+    assert found * (shares * s).sum() == pytest.approx(s.max())
+    assert found**2 * (shares**2 * s).sum() <= s.max() * (1 + 1e-9)
+    assert 1 - 1e-9 <= found <= (1 + len(s) ** 0.5) / 2 + 1e-9
+    if speeds == [1, 1 / 3]:
+        assert found == pytest.approx(1.2)
+
+
+def test_others_of_whom_nothing_is_known_and_a_row_without_mass_leave_the_rate_as_it_is() -> None:
+    assert fastest_over_mean([]) == fastest_over_mean([0.0, 0.0]) == 1
+    assert fastest_over_mean([1.0]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("topology", ["random-ring", "random"])
+@pytest.mark.parametrize("factors", [(1, 1), (1, 3), (1, 10), (1, 1, 3), (1, 1, 1, 1, 2, 2, 8, 8)])
+def test_under_the_rate_of_the_fastest_the_model_advances_as_the_fastest_alone(
+    topology: str, factors: tuple[float, ...]
+) -> None:
+    speeds = np.array([1 / factor for factor in factors])
+    wanted = float(speeds.sum() / (speeds**2).sum())
+    with simulated(f"adpsgd:{topology}", factors, SlopeTask(), rate="fastest") as runtime:
+        counts = runtime.segment(SegmentPlan(EpochPlan(0, round(600 * speeds.sum()), 1, len(factors), 1), 1.0)).counts
+        assert float(runtime.consensus()) / runtime.now / 10 == pytest.approx(1, rel=0.04)
+    assert counts.rate_factors.sum() / counts.steps.sum() == pytest.approx(wanted, rel=0.05)
+
+
+@pytest.mark.parametrize("task", [Quadratic(100, curvature=(0.05, 1.0), noise=0.3), Quadratic(100, noise=0.0)])
+@pytest.mark.parametrize("slow", [3.0, 10.0])
+def test_a_slow_third_learner_makes_two_no_later_at_a_loss(task: Quadratic, slow: float) -> None:
+    """At the learning rate of one: after as many seconds the loss of three is no higher than two have it 2 % of that
+    time earlier."""
+    losses: dict[int, list[float]] = {2: [], 3: []}
+    for seed in range(1, 6):
+        for factors, seconds in (((1.0, 1.0), 19.6), ((1.0, 1.0, slow), 20.0)):
+            made, steps = replace(task, seed=seed), round(10 * seconds * sum(1 / factor for factor in factors))
+            with simulated("adpsgd", factors, made, seed, rate="fastest") as runtime:
+                runtime.segment(SegmentPlan(EpochPlan(0, steps, 1, len(factors), seed), 0.05))
+                assert runtime.now <= seconds * 1.05
+                losses[len(factors)].append(made.build().evaluate(runtime.consensus(), "dev").mean_loss)
+    assert np.mean(losses[3]) <= np.mean(losses[2])
+
+
+def test_a_learner_that_died_does_not_count_in_the_factor_of_the_others() -> None:
+    events: dict[str, Any] = {"deaths": (Moment(1, 20.0),)}
+    with simulated("adpsgd", (1.0, 3.0), Quadratic(37), rate="fastest", **events) as runtime:
+        runtime.segment(plan(100, 2))
+        counts = runtime.segment(plan(150, 2, epoch=1)).counts
+        before = counts.rate_factors[0] / counts.steps[0]
+        last = runtime.segment(plan(20, 2, epoch=2)).counts
+    assert 1 < before < 1.25
+    assert last.rate_factors[0] == last.steps[0], "it is alone"
+
+
+@pytest.mark.parametrize(
+    ("rate", "shared", "weights"),
+    [("fastest", False, "progress"), ("fastest", True, "equal"), ("as-is", False, "equal"), ("gain", False, "equal")],
+)
+def test_weights_that_are_left_open_follow_the_rate(rate: LearnersRate, shared: bool, weights: str) -> None:
+    for name in ("adpsgd", "hadpsgd node_size=2"):
+        open_, said = make_strategy(name), make_strategy(f"{name} weights=equal")
+        assert open_.under(rate, shared) == replace(open_, weights=weights)  # type: ignore[type-var]
+        assert said.under(rate, shared) == said
+    made = Cluster(make_strategy("adpsgd"), Quadratic(7), Sgd(), 2, shared_minibatch=shared, rate=rate)
+    assert made.strategy.weighed == (weights == "progress")
 
 
 def test_the_mass_of_a_node_is_that_of_the_row_that_holds_its_model() -> None:

@@ -2,8 +2,7 @@
 the rest train as if the dead had never been there. Bit for bit, in the simulator and on processes."""
 
 import os
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,7 +36,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MINIBATCH, SYNCHRONOUS, cluster, plan
 from support.fatal import Fatal
 from support.hosts import SECRET, Hosts
-from support.until import until
+from support.until import together, until
 
 GOES_ON = tuple(name for name in SYNCHRONOUS if name not in ("sgd", "easgd-sync period=2"))
 GO_ON = Deaths("go-on")
@@ -205,11 +204,7 @@ class Three:
         def take(rank: int) -> None:
             self.found[rank] = self.means[rank].collect(EVERYBODY).clone()
 
-        threads = [threading.Thread(target=take, args=(rank,)) for rank in ranks]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        together(*(partial(take, rank) for rank in ranks))
 
     def close(self) -> None:
         for arena in self.arenas:
@@ -297,24 +292,16 @@ def three_hosts() -> Iterator[list[Side]]:
         routers.append(Router(Listener(("127.0.0.1", 0), SECRET, identity(ranks[0])), ROLES, 60))
         links.append(PeerLinks(routers[-1], HOSTS, host, 60, 4 * SIZE))
     addresses = [router.listener.address for router in routers]
-    in_threads(*(partial(one.dial, addresses, SECRET, 60) for one in links))
+    together(*(partial(one.dial, addresses, SECRET, 60) for one in links))
     sides = [Side(host, routers[host], links[host]) for host in range(3)]
     try:
         yield sides
     finally:
-        in_threads(*(one.host.stop for one in sides))
+        together(*(one.host.stop for one in sides))
         for one in sides:
             one.links.close()
             one.router.close()
             one.arena.close()
-
-
-def in_threads(*tasks: Callable[[], object]) -> None:
-    threads = [threading.Thread(target=task) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def have(sides: Sequence[Side], number: int, ranks: Sequence[int], factor: float = 1.0) -> None:

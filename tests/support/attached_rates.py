@@ -9,6 +9,7 @@ import roundelay
 from roundelay.algorithms.gain import PERIOD
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
+from roundelay.strategies.base import Strategy
 from support.attached_resuming import alone, directory
 from support.launched import report
 from support.until import until
@@ -77,6 +78,30 @@ def other_rate() -> None:
     report(law="other rate", rank=rank, error=error)
 
 
+def unequal() -> None:
+    """By default: learner 0 takes 30 steps, then learner 1 ten, then learner 0 one more."""
+    model, turns = network(), ((0, 30), (1, 10), (0, 1))
+    with attached(model, "adpsgd") as session:
+        before, factors = [0, 0], list[float]()
+        for rank, steps in turns:
+            counted = float(session._learner.counts.rate_factors[session.rank])
+            if session.rank == rank:
+                train(session, before[rank], before[rank] + steps)
+            before[rank] += steps
+            until(lambda: session.summary()["steps"] == before)
+            factors.append((float(session._learner.counts.rate_factors[session.rank]) - counted) / steps)
+        session.meet()
+        summary, rates = session.summary(), [group["lr"] for group in session.optimizer.param_groups]
+    known = {"rate": summary["rate"], "rates": rates, "factors": factors, "strategy": repr(session.strategy)}
+    plain = repr(attached_and_left("as-is"))
+    report(law="unequal", rank=session.rank, plain=plain, **known)
+
+
+def attached_and_left(rate: str) -> Strategy:
+    with attached(network(), "adpsgd", rate=rate) as session:
+        return session.strategy
+
+
 def alone_at_last() -> None:
     """Learner 1 leaves before anybody has trained."""
     model, plain = network(), network()
@@ -101,6 +126,7 @@ def main() -> None:
         whole("twice", strategy, 6, lr=2 * RATE)
         whole("gain", strategy, 6 * PERIOD, rate="gain")
         resumed(strategy)
+    unequal()
     other_rate()
     alone_at_last()
 

@@ -1,13 +1,16 @@
-"""A small classification, for tests that need a module."""
+"""A small classification, for tests that need a module. Learner processes load this file, and not the test's."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundelay.core.streams import stream
+from roundelay.learner.base import Learner, Task
+from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import Inputs
 
 
@@ -27,3 +30,24 @@ class Blobs:
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
         yield self.batch(split, np.arange(640))
+
+
+@dataclass(frozen=True)
+class BlobTask(Task):
+    """A network of two layers.
+
+    Attributes:
+        device: that learners compute on. With one, rows may leave the arena while they train, the processor too.
+        dropout: gradients are pure functions of the minibatch only if it is; its numbers differ between devices.
+        width: of the layer between.
+    """
+
+    device: str | None = None
+    dropout: float = 0.3
+    width: int = 16
+
+    def build(self) -> Learner:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            layers = nn.Linear(6, self.width), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(self.width, 3)
+        return ModuleLearner(nn.Sequential(*layers), Blobs(), device=torch.device(self.device) if self.device else None)

@@ -13,6 +13,8 @@ from roundelay.core.streams import stream
 from roundelay.speech.data.manifest import Utterance
 
 RATE = 8000
+RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}
+"""Recordings of `write_recordings`, by name, and their rates (Hz)."""
 DICTIONARY = "YES Y EH S\nNO N OW\nGO G OW\n"
 
 
@@ -28,6 +30,14 @@ def speechlike(seconds: float, rate: int, name: str = "speech", seed: int = 0) -
     signal = 0.1 * loudness * voice + 0.03 * hiss + 0.001 * rng.standard_normal(len(time))
     quantised: npt.NDArray[np.float32] = (np.round(np.clip(signal, -1, 1) * 32767) / 32768).astype(np.float32)
     return quantised
+
+
+def write_recordings(folder: Path) -> Path:
+    """Write RECORDINGS, of one second and two channels each."""
+    for name, rate in RECORDINGS.items():
+        one = speechlike(1, rate, name)
+        soundfile.write(folder / f"{name}.flac", one[:, None].repeat(2, 1), rate, subtype="PCM_16")
+    return folder
 
 
 def utterance(name: str, path: str, **fields: object) -> Utterance:

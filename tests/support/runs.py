@@ -8,8 +8,9 @@ from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.core.minibatch import MinibatchSize
+from roundelay.core.progress import Silent
 from roundelay.core.records import Results
-from roundelay.job import Job
+from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Runtime, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -60,3 +61,13 @@ def comparable(results: Results | None) -> dict[str, Any]:
     """A run's results without what measures the machine."""
     assert results is not None
     return {key: value for key, value in results.to_json().items() if key not in ("wall_seconds", "name")}
+
+
+class StopAt(Silent):
+    """Asks to stop as soon as work begins whose name begins like this: in the simulator in the round it begins with."""
+
+    def __init__(self, interrupt: Interrupt, work: str) -> None:
+        self.interrupt, self.work = interrupt, work
+
+    def start(self, what: str, total: int | None = None) -> None:
+        self.interrupt.asked |= what.startswith(self.work)

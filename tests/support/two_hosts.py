@@ -67,7 +67,7 @@ class Host:
             ("127.0.0.1", 0), SECRET, identity(self.here[0]), PATIENCE, options=LinkOptions(rejected=self.rejected)
         )
         network = HostNetwork(number, homes, SECRET, patience=patience, rejected=self.rejected)
-        self.client = ExchangeClient(self.path, self.layout, network, RowLeases(), row_format)
+        self.client = ExchangeClient(self.arena, network, RowLeases(), row_format)
         self.server = ExchangeServer(self.client, PATIENCE, self.cluster.strategy)
         self._porter = threading.Thread(target=self._welcome)
         self._porter.start()

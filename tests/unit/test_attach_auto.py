@@ -49,6 +49,14 @@ def test_hosts_come_to_the_same_from_the_facts_given(caplog: pytest.LogCaptureFi
     assert choose(hosts(0), seconds=10.0, link="100gbit").why != first.why
 
 
+def test_several_learners_train_together_though_one_would_be_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link on which a mean takes a hundred gradients' time; `sgd` is for one learner, and is not given to two."""
+    monkeypatch.setattr(choosing, "candidates", lambda _: [Candidate("sgd"), Candidate("ssgd")])
+    found = choose(hosts(0), seconds=1e-3, link="1mbit")
+    assert found.strategy.name == "ssgd"
+    assert "Train with one learner" in found.why
+
+
 def test_hosts_without_these_facts_are_refused() -> None:
     with pytest.raises(UserError, match=r"rank 1: .*needs seconds=.*link="):
         choose(hosts(1), seconds=0.1)

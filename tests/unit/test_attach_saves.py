@@ -13,8 +13,7 @@ from torch import Tensor, nn
 import roundelay
 from roundelay.attached.data_position import from_runs, runs
 from roundelay.attached.resuming import _weights
-from roundelay.attached.save_files import saves
-from roundelay.attached.trees import from_plain, to_plain
+from roundelay.attached.save_files import from_plain, saves, to_plain
 from roundelay.core.errors import UserError
 
 

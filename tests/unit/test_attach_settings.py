@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 import roundelay
-from roundelay.attached.hyperparameters import GroupNumbers, settings_of
-from roundelay.attached.momentum import UsersOptimizers
+from roundelay.attached.hyperparameters import GroupNumbers, UsersOptimizers, settings_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.settings import NUMBERS, KeptNumbers, Settings, SettingsTables
 from roundelay.runtime.attached.shares import SHARE_SLOTS, Shares, ShareTables, ShareTerms

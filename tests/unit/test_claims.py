@@ -7,14 +7,12 @@ import pytest
 
 from roundelay.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
 from roundelay.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
-from roundelay.claims.figure import draw
-from roundelay.claims.page import DRAWN, PAGE, page, settled
-from roundelay.claims.piece import Piece
+from roundelay.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
+from roundelay.claims.page import DRAWN, PAGE, draw, page, settled
 from roundelay.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay.claims.running import Kept, Ways, run_claim
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
-from roundelay.claims.speech import Place, Tables, grid_of
+from roundelay.claims.speech import ClaimFolders, Tables, grid_of
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -159,7 +157,7 @@ def table_to_come(claim: Claim, folder: Path) -> list[Row]:
             tables = Tables(experiment)
             data = {"corpus": folder / "data", "alignment": folder / "alignment"}
             for part, strategy in experiment.grids:
-                grid = grid_of(experiment, part, strategy, data, Place(folder))
+                grid = grid_of(experiment, part, strategy, data, ClaimFolders(folder))
                 tables.add(part, strategy, grid, run_grid(grid, False, Silent(), lambda _: None, stopped))
             return [*tables.rows.values()]
         case Printed() as experiment:
@@ -220,7 +218,7 @@ def test_a_claim_is_run_and_gone_on_with(tmp_path: Path) -> None:
         if len(told) == 2:
             interrupt.asked = True
 
-    halves, whole = Place(tmp_path / "halves"), Place(tmp_path / "whole")
+    halves, whole = ClaimFolders(tmp_path / "halves"), ClaimFolders(tmp_path / "whole")
     assert run_claim(claim, halves, Ways(Silent(), say, interrupt)) is None
     assert len(told) == 2
     evidence = run_claim(claim, halves, Ways(Silent(), told.append, Interrupt()))
@@ -255,7 +253,7 @@ def test_evidence_survives_its_file(tmp_path: Path) -> None:
 def test_without_its_corpus_a_claim_says_what_it_needs(tmp_path: Path) -> None:
     training = next(claim for claim in load_claims() if "--source" in claim.command)
     with pytest.raises(UserError, match=r"needs the corpus .*--source"):
-        run_claim(training, Place(tmp_path), Ways(Silent(), lambda _: None, Interrupt()))
+        run_claim(training, ClaimFolders(tmp_path), Ways(Silent(), lambda _: None, Interrupt()))
 
 
 # Simulated experiments ------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
 """Means by a collective library: when they begin, and those of a node."""
 
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -13,7 +12,7 @@ from roundelay.runtime.procs.coordination.collectives import Collectives, Device
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from support.until import until
+from support.until import together, until
 
 
 @pytest.fixture
@@ -110,14 +109,6 @@ def node() -> Iterator[list[NodeMeans]]:
         one.leave()
     meeting.clear()
     arena.close()
-
-
-def together(*work: Callable[[], None]) -> None:
-    threads = [threading.Thread(target=one) for one in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def test_one_members_vector_arrives_bit_for_bit_and_gradients_are_averaged(node: list[NodeMeans]) -> None:

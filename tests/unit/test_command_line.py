@@ -152,7 +152,7 @@ def test_numbers(kind: str, value: float | str) -> None:
 @given(st.integers(0, 99), st.floats(1, 1e9), st.floats(0, 1e9))
 def test_stragglers(rank: int, factor: float, seconds: float) -> None:
     """A text that passes here is one the recipe takes."""
-    from roundelay.acoustic import parse_straggler  # noqa: PLC0415 loads torch
+    from roundelay.runtime.base import parse_straggler  # noqa: PLC0415 loads torch
 
     for text, expected in ((f"{rank}:{factor}x", (factor, 0.0)), (f"{rank}:+{seconds}", (1.0, seconds))):
         found = parse_straggler(arguments.straggler(text))

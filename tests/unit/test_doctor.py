@@ -15,10 +15,9 @@ from roundelay.cli import main
 from roundelay.core.cores import Quota
 from roundelay.core.errors import UserError
 from roundelay.runtime.doctor import host
-from roundelay.runtime.doctor.consult import table
+from roundelay.runtime.doctor.consult import go_round, meet, table
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.meeting import go_round, meet
 from roundelay.runtime.doctor.visits import VisitServer
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.launch.world import World

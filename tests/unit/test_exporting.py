@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from roundelay.core.errors import UserError
-from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import ScannedLstm
 from roundelay.exporting.sherpa import search_graph, sherpa_ctc
 from roundelay.exporting.sherpa_streaming import SherpaChunks
-from roundelay.exporting.utterance import UtteranceScores, utterance_scores
+from roundelay.exporting.utterance import CombinedScores, UtteranceScores, combined_scores, utterance_scores
 from roundelay.exporting.writing import (
     DESCRIPTION,
     TOLERANCE,

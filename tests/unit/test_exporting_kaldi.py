@@ -10,10 +10,9 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.exporting.kaldi.features import global_statistics
 from roundelay.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of
 from roundelay.exporting.kaldi.nnet3 import Network
-from roundelay.exporting.kaldi.writing import save_model
+from roundelay.exporting.kaldi.writing import global_statistics, save_model
 from roundelay.exporting.utterance import utterance_scores
 from roundelay.speech.features.store import StoredPart
 from roundelay.speech.hmm.formats.kaldi_model import (

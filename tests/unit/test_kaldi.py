@@ -13,19 +13,23 @@ from roundelay.speech.audio.reading import read_audio
 from roundelay.speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
 from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay.speech.data.manifest import Utterance
-from support.corpora import RATE, kaldi_corpus, recorded, speechlike, utterance, write_lines
+from support.corpora import (
+    RATE,
+    RECORDINGS,
+    kaldi_corpus,
+    recorded,
+    speechlike,
+    utterance,
+    write_lines,
+    write_recordings,
+)
 
-RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}  # name -> Hz; one second each, two channels
 NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, rate in RECORDINGS.items():
-        one = speechlike(1, rate, name)
-        soundfile.write(folder / f"{name}.flac", one[:, None].repeat(2, 1), rate, subtype="PCM_16")
-    return folder
+    return write_recordings(tmp_path_factory.mktemp("corpus"))
 
 
 @st.composite

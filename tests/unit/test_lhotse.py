@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import soundfile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,19 +16,14 @@ from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay.speech.corpus.formats.lhotse_writing import write_part
 from roundelay.speech.corpus.options import Preparation, PrepareOptions
 from roundelay.speech.data.manifest import Utterance
-from support.corpora import DICTIONARY, RATE, recorded, speechlike, utterance
+from support.corpora import DICTIONARY, RATE, RECORDINGS, recorded, utterance, write_recordings
 
-RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}  # name -> Hz; one second each, two channels
 NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    for name, rate in RECORDINGS.items():
-        one = speechlike(1, rate, name)
-        soundfile.write(folder / f"{name}.flac", one[:, None].repeat(2, 1), rate, subtype="PCM_16")
-    return folder
+    return write_recordings(tmp_path_factory.mktemp("corpus"))
 
 
 @st.composite

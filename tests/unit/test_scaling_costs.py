@@ -9,10 +9,11 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Exchanges, RunStarted, Segment, to_line
-from roundelay.grids.cells import Cell, Configuration
-from roundelay.grids.grid import Grid, Tuning
+from roundelay.grids.cells import Cell, RecipeConfiguration
+from roundelay.grids.grid import Contenders, Tuning
 from roundelay.grids.results import CellState, Outcome, tuned
 from roundelay.grids.scaling import OneClock, Way, measured_cluster
+from roundelay.grids.trials import RecipeTrials
 from roundelay.recipes.recipe import load_recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import make_strategy
@@ -63,13 +64,13 @@ def way(folder: Path, text: str, learners: int, frames: int, gradient: float, sl
     write_text(exp / "events.jsonl", "".join(to_line(record) + "\n" for record in records))
     training = {"strategy": text, "learners": learners, "stragglers": list(slow)}
     (exp / "recipe.yaml").write_text(yaml.safe_dump({"training": training}))
-    what = Configuration(strategy, learners, slow, (), load_recipe("an4"), exp.name)
+    what = RecipeConfiguration(strategy, learners, slow, (), exp.name, load_recipe("an4"))
     tuning = Tuning(what, (), ())
     return Way(tuned(tuning, []), (Outcome(Cell(exp, what, 1), CellState.FINISHED, trained=True),))
 
 
 def clock(folder: Path, *ways: Way) -> OneClock:
-    return OneClock(Grid(load_recipe("an4"), folder, ()), ways)
+    return OneClock(RecipeTrials.of("an4", [], Contenders(["ssgd"], (2,), 1), (0.1, 0.2), folder), ways)
 
 
 def test_a_simulated_learner_costs_what_processes_measured(tmp_path: Path) -> None:

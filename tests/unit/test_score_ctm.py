@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.formats.ctm import Place, TimedWord, read_ctm, write_ctm
+from roundelay.speech.scoring.formats.ctm import TimedWord, UtterancePosition, read_ctm, write_ctm
 
 milliseconds = st.integers(0, 10**7).map(lambda n: n / 1000)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1).filter(
@@ -26,7 +26,7 @@ def test_words_are_sorted_by_file_channel_and_time(tmp_path: Path) -> None:
     write_ctm(
         tmp_path / "hyp.ctm",
         {"u2": [TimedWord("LATER", 0.5, 0.25, 0.75)], "u1": [TimedWord("SOONER", 0.0, 0.1)]},
-        {"u2": Place("sw1", "A", 10.0), "u1": Place("sw1", "A", 2.0)},
+        {"u2": UtterancePosition("sw1", "A", 10.0), "u1": UtterancePosition("sw1", "A", 2.0)},
     )
     assert (tmp_path / "hyp.ctm").read_text() == "sw1 A 2.000 0.100 SOONER\nsw1 A 10.500 0.250 LATER 0.7500\n"
 

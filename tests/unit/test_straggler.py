@@ -2,9 +2,8 @@
 
 import pytest
 
-from roundelay.acoustic import parse_straggler
 from roundelay.core.errors import UserError
-from roundelay.runtime.base import Straggler
+from roundelay.runtime.base import Straggler, parse_straggler
 
 
 def test_both_ways_to_be_slow_are_read() -> None:

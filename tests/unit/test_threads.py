@@ -2,7 +2,7 @@
 
 import pytest
 
-from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.launch.c_libraries import wait_politely
 
 
 @pytest.mark.parametrize("given", [{"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}])

@@ -10,14 +10,46 @@ from roundelay.advice.learning import Trained, bears, efficiency, fitted
 from roundelay.advice.throughput import StepWork, never_talking, speed
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.reports.numbers import seconds as written
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
 """Times the seconds of the fastest, within which its plainest form is taken: no codec, few fragments."""
+FILLED = 0.8
+"""Examples a second of a learner's share over those of the whole minibatch, below which the share is too small."""
 FASTER = 10.0
 """Times as fast a link is supposed to be for the line that says what that would gain."""
+ALONE = "sgd"
+"""The strategy of one learner alone."""
 LOOKED_AT_AGAIN = 6
 """Candidates, the first ones, that are looked at again for those lines."""
+
+
+@final
+@dataclass(frozen=True)
+class MinibatchShare:
+    """The part of a round's minibatch that each of several learners has, as fast as it is computed.
+
+    frames  of it
+    whole   frames of the round
+    option  the number and the name of the recipe's option that gives every learner the whole
+    filled  examples a second of it over those of the whole, by as many threads
+    """
+
+    frames: int
+    whole: int
+    option: str
+    filled: float
+
+    def said(self) -> str:
+        """The larger total with its rate, in words, where the share is too small; else empty."""
+        if self.filled >= FILLED:
+            return ""
+        return (
+            f"A learner's share of the minibatch, {self.frames:,} of {self.whole:,}, is computed at {self.filled:.2f} "
+            f"of the examples a second of the whole: too small to keep it busy. Give every learner the whole, with the "
+            f"learning rate for that: {self.option} training.rate=gain."
+        )
 
 
 @final
@@ -31,6 +63,8 @@ class AdviceTask:
     momentum    of the local optimizer
     rate        learning rate that one learner bears well; None: none is said
     epoch       examples of an epoch, at whose end learners wait for exchanges under way; None: there is no such end
+    share       the part of a minibatch that learners share; one learner alone has the whole. None: each has its own, or
+                it was not measured
     """
 
     parameters: float
@@ -39,6 +73,7 @@ class AdviceTask:
     momentum: float = 0.9
     rate: float | None = None
     epoch: float | None = None
+    share: MinibatchShare | None = None
 
     def __post_init__(self) -> None:
         if not self.examples >= self.frames:
@@ -83,6 +118,59 @@ class Ranked:
 
 @final
 @dataclass(frozen=True)
+class BesideAlone:
+    """The best of several learners beside one learner alone.
+
+    Of examples as many are supposed to be needed however many learners share them: then every gradient of several
+    counts as much as one of a learner alone. It is so where learners share a small minibatch, or have a learning rate
+    that makes up for their number, as far as the noise of gradients allows. At the other end, at the learning rate of
+    one learner and with a minibatch each, under the default (`rate="fastest"`), the common model moves as the fastest
+    learner's row where rows are weighed, and else for each gradient by the strategy's `moves`.
+
+    alone     one learner, on the fastest machine
+    together  the best of several
+    """
+
+    alone: Ranked
+    together: Ranked
+    learners: int
+
+    @property
+    def sooner(self) -> float:
+        """Times sooner than one learner alone, if every gradient counts as one of a learner alone."""
+        return self.alone.seconds / self.together.seconds
+
+    @property
+    def at_the_rate_of_one(self) -> float:
+        """Times sooner at the learning rate of one learner, with a minibatch each."""
+        strategy = self.together.candidate.made.under("fastest", shared=False)
+        if strategy.weighed:
+            return self.together.of_never_talking / self.together.factor
+        return self.sooner * min(1.0, strategy.moves(self.learners, self.learners))
+
+    @property
+    def one_is_best(self) -> bool:
+        """True if one learner alone is first even if every gradient counts."""
+        return self.sooner <= 1
+
+    def said(self) -> str:
+        """The comparison in words, with what to do."""
+        one, several = written(self.alone.seconds), written(self.together.seconds)
+        if self.one_is_best:
+            return (
+                f"One learner alone, on the fastest machine, is predicted to be at the loss first: in {one}, and "
+                f"{self.learners} learners in {several} at best. Train with one learner."
+            )
+        return (
+            f"One learner alone would take {one}. {self.learners} learners are {self.sooner:.2f} times sooner if each "
+            f"of their gradients counts as one of a learner alone, and {self.at_the_rate_of_one:.2f} times at its "
+            'learning rate with a minibatch each: share a small minibatch, or give rate="gain", and measure it by '
+            "`roundelay scaling`."
+        )
+
+
+@final
+@dataclass(frozen=True)
 class WhatIf:
     """The same with something changed: the best strategy then, and its seconds."""
 
@@ -107,13 +195,27 @@ class Advice:
         """The fastest of which the fit knows enough, or else of all, in the plainest form that is as fast."""
         return best_of(self.ranked)
 
+    @property
+    def beside_alone(self) -> BesideAlone | None:
+        """The best of several learners beside one; None where there is one."""
+        return beside_alone(self.ranked, self.learners)
+
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
+        beside = self.beside_alone
         return {
             "cluster": self.cluster,
             "learners": self.learners,
             "task": plain(self.task),
             "first": _row(self.first),
+            "beside_one_learner": {
+                "seconds_alone": beside.alone.seconds,
+                "best": _row(beside.together),
+                "times_sooner_if_every_gradient_counts": beside.sooner,
+                "times_sooner_at_the_rate_of_one": beside.at_the_rate_of_one,
+            }
+            if beside
+            else None,
             "ranked": [_row(one) for one in self.ranked],
             "what_if": [{"change": one.change, "gain": one.gain, "best": _row(one.best)} for one in self.what_if],
         }
@@ -155,6 +257,32 @@ def best_of(ranked: Sequence[Ranked]) -> Ranked:
     return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
 
 
+def beside_alone(ranked: Sequence[Ranked], learners: int) -> BesideAlone | None:
+    """Set the best of several learners beside one alone; None where there are not both."""
+    alone = [one for one in ranked if one.candidate.strategy == ALONE]
+    several = [one for one in ranked if one.candidate.strategy != ALONE]
+    return BesideAlone(alone[0], best_of(several), learners) if alone and several else None
+
+
+def choice(ranked: Sequence[Ranked], learners: int, cluster: str, source: str) -> tuple[Ranked, str]:
+    """The choice for so many learners that are there, and the reason, in words that follow a colon. Several learners
+    have a strategy for several, also where one alone would be first: the reason says so then.
+
+    Args:
+        source: of the prediction, in words that follow it.
+    """
+    beside = beside_alone(ranked, learners)
+    chosen = best_of(ranked) if beside is None else beside.together
+    first = "it is predicted to be first to a loss"
+    if beside is not None and beside.one_is_best:
+        first = "it is predicted to be first of those for several learners"
+    reason = (
+        f"of {len(ranked)} on {cluster} {first}, with {100 * chosen.of_never_talking:.0f} % of the speed of learners "
+        f"that never talk and {chosen.factor:.2f} times as many examples{source}"
+    )
+    return chosen, reason if beside is None else f"{reason}. {beside.said().removesuffix('.')}"
+
+
 def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:
     """`considered` in the order of their seconds."""
     alone = never_talking(cluster, task.work)
@@ -163,9 +291,11 @@ def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candida
 
 def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, alone: float) -> Ranked:
     strategy, fit = candidate.made, fitted()
-    learners = 1 if strategy.name == "sgd" else cluster.learners
+    learners = 1 if strategy.name == ALONE else cluster.learners
     rounds = max(1.0, task.examples / (task.frames * learners))
     fast = speed(candidate, cluster, task.work)
+    if learners == 1 and task.share is not None:
+        fast = replace(fast, examples_per_second=fast.examples_per_second / min(1.0, task.share.filled))
     trained = Trained(learners, rounds, task.momentum, steps_an_exchange=fast.steps_an_exchange)
     found = efficiency(strategy, trained, fit)
     examples = task.examples * found.factor

@@ -4,19 +4,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from roundelay.acoustic import parse_straggler
-from roundelay.advice.advise import Advice, AdviceTask, advise
+from roundelay.advice.advise import AdviceTask, advise, choice
 from roundelay.advice.machines import Machines
 from roundelay.advice.probe import probed_recipe, task_of_recipe
 from roundelay.core.errors import UserError
 from roundelay.core.folders import RECIPE
 from roundelay.recipes.kept import read_kept
 from roundelay.recipes.recipe import Recipe, load_recipe
+from roundelay.runtime.base import parse_straggler
 from roundelay.runtime.sim.cluster import Handicap, VirtualCluster
 
 
 def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[str, str]:
-    """The strategy that `auto` means for a recipe on this host, and why.
+    """The strategy that `auto` means for a recipe on this host, and why. Several learners have one for several, also
+    where one alone would be first: the reason says so then.
 
     A run that is there goes on by its own: what was chosen is in its recipe.
 
@@ -31,7 +32,9 @@ def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[s
         return str(kept), f"the run in {exp} goes on by it"
     recipe = load_recipe(source, [*overrides, "training.strategy=ssgd", "training.options={}"])
     advice = advise(*_facts(recipe))
-    return advice.first.candidate.strategy, _why(advice)
+    chosen, why = choice(advice.ranked, advice.learners, advice.cluster, "; `roundelay advise` prints all")
+    share = "" if advice.task.share is None else advice.task.share.said().removesuffix(".")
+    return chosen.candidate.strategy, f"{why}. {share}" if share else why
 
 
 def refuse_several_hosts() -> None:
@@ -53,12 +56,3 @@ def _facts(recipe: Recipe) -> tuple[VirtualCluster, AdviceTask]:
         cluster, task = probed_recipe(recipe, Machines(learners))
     handicaps = tuple(Handicap(one.rank, one.factor, one.seconds) for one in slow)
     return replace(cluster, stragglers=(*cluster.stragglers, *handicaps)), task
-
-
-def _why(advice: Advice) -> str:
-    first = advice.first
-    return (
-        f"of {len(advice.ranked)} on {advice.cluster} it is predicted to be first to a loss, with "
-        f"{100 * first.of_never_talking:.0f} % of the speed of learners that never talk and {first.factor:.2f} times "
-        "as many examples; `roundelay advise` prints all"
-    )

@@ -1,11 +1,14 @@
 """A recipe's model, timed on this machine, and its task."""
 
+from dataclasses import replace
+
 import torch
 
 from roundelay.acoustic import make_job
-from roundelay.advice.advise import AdviceTask
+from roundelay.advice.advise import AdviceTask, MinibatchShare
 from roundelay.advice.machines import Machines, cluster_of, seconds_of
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.minibatch import PER_LEARNER
 from roundelay.learner.base import Learner
 from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
@@ -18,7 +21,18 @@ def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, A
         UserError: as `make_job`: corpus or alignment are missing.
     """
     task, learner = task_of_recipe(recipe, learners := machines.learners * machines.count)
-    plan = EpochPlan(0, learner.examples, task.frames * learners, learners, recipe.training.seed)
+    seconds = _seconds(learner, EpochPlan(0, learner.examples, task.frames * learners, learners, 0), machines)
+    size = recipe.training.size
+    if learners > 1 and not size.per_learner:
+        whole = EpochPlan(0, learner.examples, task.frames * learners, 1, 0)
+        filled = _seconds(learner, whole, machines) / (learners * seconds)
+        option = f"training.minibatch=null {PER_LEARNER}={size.number}"
+        task = replace(task, share=MinibatchShare(task.frames, task.frames * learners, option, filled))
+    return cluster_of(seconds, machines), task
+
+
+def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
+    """Seconds of a gradient of one of the plan's minibatches, by as many threads as a learner has there."""
     x = learner.initial()
     gradient = torch.empty_like(x)
 
@@ -26,7 +40,7 @@ def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, A
         learner.gradient(x, plan.piece(number % plan.pieces), plan, gradient)
         x.add_(gradient, alpha=-1e-6)
 
-    return cluster_of(seconds_of(step, machines.learners), machines), task
+    return seconds_of(step, machines.learners)
 
 
 def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:

@@ -38,7 +38,8 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
 def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
     """The task as it is known, with what the user gives in its place."""
     given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
-    return replace(known, **{name: value for name, value in given.items() if value is not None})
+    share = known.share if wanted.frames is None else None  # measured of other minibatches
+    return replace(known, share=share, **{name: value for name, value in given.items() if value is not None})
 
 
 def _parameters(wanted: Wanted, cluster: VirtualCluster) -> float:
@@ -67,7 +68,8 @@ def _of_probe(wanted: Wanted, probe: str, say: Say) -> Advice:
     try:
         parameters = float(probe)
     except ValueError:
-        overrides = [f"training.learners={machines.learners * machines.count}"]
+        learners = machines.learners * machines.count
+        overrides = [f"training.learners={learners}", "training.strategy=ssgd", "training.options={}"]
         cluster, task = probed_recipe(load_recipe(probe, overrides), machines)
         return advise(cluster, task_of(wanted, task))
     task = task_of(wanted, AdviceTask(parameters))

@@ -15,6 +15,8 @@ MEAN_PIECE = 4 * CHUNK
 answer when it has one ..."""
 LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
+_LEAST_SHARE = 1e-9
+"""Share of a row that weighs nothing, where one divides by it."""
 
 
 def chain_piece(places: int, elements: int) -> int:
@@ -56,6 +58,17 @@ def shares_of(masses: Sequence[float]) -> list[float]:
     weights = some_weight([float(mass) for mass in masses])
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+def fastest_over_mean(others: Sequence[float]) -> float:
+    """Return max_l s_l / sum_l p_l s_l, for shares p_l = s_l / sum s: how many times as fast as the mean of rows by
+    their shares the fastest row is; max(s) sum(s) / sum(s^2). Of n rows it is at most (1 + sqrt n) / 2.
+
+    Args:
+        others: of each of the others its share s_j / (s_i + s_j) in the pair with row i, 0 to 1; 0: it does not count.
+    """
+    ratios = [1.0] + [other / max(1 - other, _LEAST_SHARE) for other in others]
+    return max(ratios) * sum(ratios) / sum(ratio * ratio for ratio in ratios)
 
 
 def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:

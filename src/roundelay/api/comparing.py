@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roundelay.acoustic import parse_straggler
 from roundelay.api.recipes import Overrides, texts
 from roundelay.core.extras import need
 from roundelay.core.progress import Progress
@@ -14,6 +13,7 @@ from roundelay.grids.grid import Contenders, Grid, plan
 from roundelay.grids.running import check_data, run_grid
 from roundelay.grids.summary import Compared, summarise
 from roundelay.job import Interrupt
+from roundelay.runtime.base import parse_straggler
 from roundelay.runtime.sim.cluster import load_cluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.simulation.scenario import Scenario, Simulated

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from roundelay.advice.advise import AdviceTask, best_of, rank
+from roundelay.advice.advise import AdviceTask, choice, rank
 from roundelay.advice.candidates import candidates
 from roundelay.advice.machines import Machines, cluster_of, link_of, probed_layers, seconds_of
 from roundelay.advice.measurements import bytes_per_second
@@ -135,15 +135,10 @@ def _choose(
     task = AdviceTask(parameters, facts.examples, facts.frames, _momentum(optimizers[0]))
     cluster, source = _cluster(module, parameters, world, facts, probe)
     ranked = rank(cluster, task, candidates(cluster))
-    first = best_of(ranked)
+    first, why = choice(ranked, world.learners, cluster.name, f" ({source})")
     text: dict[str, Any] = {"strategy": first.candidate.strategy}
     if len(cluster.machines()) > 1:
         text |= {"wire": first.candidate.wire, "fragments": first.candidate.fragments}
-    why = (
-        f"of {len(ranked)} on {cluster.name} it is predicted to be first to a loss, with "
-        f"{100 * first.of_never_talking:.0f} % of the speed of learners that never talk and {first.factor:.2f} times "
-        f"as many examples ({source})"
-    )
     return text, why
 
 

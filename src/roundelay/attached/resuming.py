@@ -24,8 +24,7 @@ from torch import Tensor
 from roundelay.algorithms.averaging import some_weight
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition, Key, dealt_out, position_of
-from roundelay.attached.save_files import FoundSave, Part, read_meta, read_part
-from roundelay.attached.trees import from_plain
+from roundelay.attached.save_files import FoundSave, Part, from_plain, read_meta, read_part
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 

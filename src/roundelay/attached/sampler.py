@@ -134,7 +134,7 @@ class SharedSampler(Sampler[list[int]]):
             "left": [[*key, one.to_plain()] for key, one in left.items()],
         }
 
-    def go_on(self, position: DataPosition) -> None:
+    def resume(self, position: DataPosition) -> None:
         """Begin where a session before has stopped.
 
         Raises:

@@ -6,21 +6,29 @@
 A learner's part of a save exists when its JSON does. Learners write theirs without waiting for each other, and nobody
 removes an older save before all have come to the next, so there is always one that all of them have whole.
 
+Nested values, as optimizers and schedules keep their state, become plain JSON and tensors beside it: dicts (with keys
+of any plain type), lists, tuples, numbers, texts, None and tensors; nothing else, since whoever reads them runs no code
+of theirs.
+
 Legend: L learners.
 """
 
+import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from roundelay.core.checksums import Damaged, checksum, read_sums, write_checked_with
+from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
 
 VERSION = 1
@@ -145,3 +153,70 @@ def prune(directory: Path, below: int) -> None:
     for number in saves(directory):
         if number < below:
             shutil.rmtree(folder_of(directory, number), ignore_errors=True)
+
+
+Plain = None | bool | int | float | str | list[Any] | dict[str, Any]
+"""A value of JSON."""
+
+
+def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> Plain:
+    """`value` as JSON; its tensors go into `tensors`, in the memory of the host, under names that begin with `name`.
+
+    Raises:
+        UserError: it holds something else; names it and its place.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {"float": repr(value)}
+        case Tensor():
+            tensors[name] = _own(value)
+            return {"tensor": name}
+        case list():
+            return [to_plain(item, f"{name}.{number}", tensors) for number, item in enumerate(value)]
+        case tuple():
+            return {"tuple": [to_plain(item, f"{name}.{number}", tensors) for number, item in enumerate(value)]}
+        case dict():
+            kind = "counter" if isinstance(value, Counter) else "dict"
+            return {kind: [[_key(key, name), to_plain(value[key], f"{name}.{key}", tensors)] for key in value]}
+        case _:
+            raise UserError(
+                f"{name} is a {type(value).__name__}, which a save cannot hold: give numbers, texts, tensors, and "
+                "lists and dicts of them."
+            )
+
+
+def from_plain(said: Any, tensors: Mapping[str, Tensor]) -> Any:
+    """The inverse of `to_plain`.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    if isinstance(said, list):
+        return [from_plain(item, tensors) for item in said]
+    if not isinstance(said, dict):
+        return said
+    ((kind, content),) = said.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind in ("dict", "counter"):
+        found = {key: from_plain(item, tensors) for key, item in content}
+        return found if kind == "dict" else Counter(found)
+    if kind == "tuple":
+        return tuple(from_plain(item, tensors) for item in content)
+    if kind != "float":
+        raise ValueError(f"a value of kind {kind!r}")
+    return float(content)
+
+
+def _key(key: object, name: str) -> object:
+    if not isinstance(key, str | int | float | bool | None):
+        raise UserError(f"{name} has a key that is a {type(key).__name__}: a save holds texts and numbers as keys.")
+    return key
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """On the host, in a storage that no other tensor has a part of."""
+    plain = tensor.detach()
+    return torch.empty_like(plain, device="cpu", memory_format=torch.contiguous_format).copy_(plain)

@@ -14,9 +14,8 @@ from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition
 from roundelay.attached.resuming import Fitting, Resumed, check_fits, resumed_from
 from roundelay.attached.sampler import SharedSampler
-from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, write_part
+from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain, write_part
 from roundelay.attached.steps import Steps
-from roundelay.attached.trees import to_plain
 from roundelay.core.errors import UserError
 from roundelay.strategies.base import Strategy
 

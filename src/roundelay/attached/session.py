@@ -22,20 +22,22 @@ from torch.optim import Optimizer
 from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
+from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
+from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import World, live_folder, read_world
-from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
+from roundelay.runtime.launch.world import World, live_folder, read_world, report_folder
+from roundelay.runtime.learners_rate import minibatches_averaged, said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -82,7 +84,7 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
-    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "as-is"
+    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "fastest"
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
@@ -152,11 +154,12 @@ class Session:
             self._buffers.unpack(learner.arena.shown(self.rank))
         if self.rank == 0:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
+        self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
         self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
         if resume is not None:
             try:
-                go_on = self._saves.come_back if learner.late else self._saves.resume
-                self.resumed = go_on(resume, found)
+                restore = self._saves.come_back if learner.late else self._saves.resume
+                self.resumed = restore(resume, found)
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
@@ -313,6 +316,22 @@ class Session:
         if self.open:
             self._steps.release(self._steps.parameters.flatten(), FAILED)
 
+    def report(self, loss: float) -> None:
+        """Note a held-out loss of the model that all have in common, as `roundelay scaling` measures it: seconds since
+        `attach` until it is said. Nothing is noted unless ROUNDELAY_REPORT names a folder.
+
+        Call it on all learners or on one that lives on; of all, the lowest notes it. It waits for nobody.
+
+        Args:
+            loss: the mean over held-out examples, in nats; the first may be that of the model before training.
+
+        Raises:
+            UserError: it is no number; another session has reported to the same folder; this one is closed.
+        """
+        self._steps.check_open("report()")
+        if self.rank == min(self.living, default=self.rank):
+            self._losses.write(loss, int(self._learner.counts.steps.sum()))
+
     # What happened ----------------------------------------------------------------------------------------------------
 
     @property
@@ -348,14 +367,14 @@ class Session:
     def _work(self) -> float:
         """Return by how many times as much as the learner with the most steps, alone, all have moved the model."""
         counts, learners = self._learner.counts, len(self._learner.living) or self.learners
-        moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy.moves(learners, learners))
+        moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0
 
     def _say(self, sentence: str) -> None:
         """Say something of the learning rate: what was asked for is heard of, what is so anyway is for those who
         look."""
         if sentence:
-            log.log(logging.INFO if self._rate == "as-is" else logging.WARNING, "%s.", sentence)
+            log.log(logging.INFO if self._rate in ("fastest", "as-is") else logging.WARNING, "%s.", sentence)
 
     def sampler(
         self, dataset: Sized | int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False
@@ -374,11 +393,31 @@ class Session:
         if self._learner.late:
             sampler.join()
         elif number in self._saves.samplers:
-            sampler.go_on(self._saves.samplers[number])
+            sampler.resume(self._saves.samplers[number])
         self._samplers.append(sampler)
         return sampler
 
     # Inside -----------------------------------------------------------------------------------------------------------
+
+    def _started(self, seed: int) -> RunStarted:
+        """The first record of a log of held-out losses."""
+        return RunStarted(
+            wall_s=0.0,
+            strategy=self.strategy.name,
+            label=self.strategy.label,
+            runtime="procs",
+            learners=self.learners,
+            seed=seed,
+            commit="",
+            machine="",
+            parameters=self._steps.parameters.count,
+            minibatch_frames=self.learners,
+            minibatch_per_learner=True,
+            train_frames=0,
+            examples=COUNTED,
+            measured=HELD_OUT_LOSS,
+            rate=self._rate,
+        )
 
     def _meet(self, kind: str, read: Callable[[], None]) -> None:
         self._steps.check_open("a meeting")
@@ -415,7 +454,8 @@ class Session:
         if closing and not traits.synchronous:
             say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
         if closing:
-            self._say(said_at_end(self._rate, self.strategy, len(closing), shared=False, work=self._work()))
+            known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps)
+            self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged))
 
     @contextmanager
     def _holding(self, parameters: Tensor, buffers: Tensor) -> Iterator[None]:

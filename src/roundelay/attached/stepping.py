@@ -174,15 +174,16 @@ class Stepper:
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """For a step, make learning rates `factor` times as large in all groups. What the optimizer itself sets them to
-    meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where they are."""
+    """For a step, make learning rates `factor` times as large in all groups that have one. What the optimizer itself
+    sets them to meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where
+    they are."""
     numbers: list[tuple[dict[str, Any], float, Any]] = []
     tensors: dict[int, tuple[Tensor, Tensor]] = {}  # groups may have one in common
     for group in optimizer.param_groups if factor != 1 else ():
-        rate = group["lr"]
+        rate = group.get("lr")
         if isinstance(rate, Tensor):
             tensors[id(rate)] = rate, rate.detach().clone()
-        else:
+        elif isinstance(rate, int | float):
             group["lr"] = larger = rate * factor
             numbers.append((group, larger, rate))
     with torch.no_grad():

@@ -20,14 +20,11 @@ from torch.optim import Optimizer
 
 from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
-from roundelay.attached.forward import ForwardHooks, fingerprint, other_session
-from roundelay.attached.hyperparameters import first_rate, settings_of
-from roundelay.attached.momentum import UsersOptimizers
+from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
+from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
 from roundelay.attached.parameters import Parameters, module_facts
-from roundelay.attached.places import Away, Here, VectorPlace
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
-from roundelay.attached.updating import RowUpdates
-from roundelay.attached.uses import Uses
+from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
@@ -488,7 +485,7 @@ def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: in
     Raises:
         UserError: names the option and what to do.
     """
-    if terms.rate != "as-is":
+    if terms.rate in ("gain", "linear"):
         check_rates(optimizers, rank)
     if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
         raise UserError(

@@ -3,8 +3,11 @@
 Every experiment is a table in the end: rows with keys (strategy, learners, ...), a seed, and measured columns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
+
+from roundelay.core.progress import Progress
 
 Row = dict[str, Any]
 """A line of an experiment's table: keys, `seed` where it has one, and columns; None where a run diverged."""
@@ -151,3 +154,24 @@ AnyExperiment = Printed | Scenarios | Mixing | Trainings
 def short(key: str) -> str:
     """`strategy.period` is `period` in a table."""
     return key.rpartition(".")[2]
+
+
+Work = Callable[[Progress], Row]
+"""Works a row's columns out."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """`key` are the row's keys and seed, plain values."""
+
+    key: Row
+    work: Work
+
+
+@dataclass(frozen=True)
+class Found:
+    """Table of an experiment and the seconds it took; `tuning` has rows by which values were chosen."""
+
+    rows: list[Row]
+    tuning: list[Row]
+    seconds: float

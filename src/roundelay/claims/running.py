@@ -7,11 +7,10 @@ from typing import Any
 
 from roundelay.claims.claim import Claim
 from roundelay.claims.evidence import Evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios, Trainings
-from roundelay.claims.piece import Found, Piece
+from roundelay.claims.experiment import Found, Mixing, Piece, Printed, Row, Scenarios, Trainings
 from roundelay.claims.rule import judge, said
 from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
-from roundelay.claims.speech import Place, train_all
+from roundelay.claims.speech import ClaimFolders, train_all
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.progress import Progress
@@ -32,8 +31,8 @@ class Ways:
     interrupt: Interrupt
 
 
-def run_claim(claim: Claim, place: Place, ways: Ways) -> Evidence | None:
-    """Run what is missing of a claim's experiment below `place.out`, and write the evidence there, in the folder NAME.
+def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
+    """Run what is missing of a claim's experiment below `folders.out`; write the evidence there, in the folder NAME.
 
     Returns None if interrupted: the same call goes on from there.
 
@@ -42,10 +41,10 @@ def run_claim(claim: Claim, place: Place, ways: Ways) -> Evidence | None:
     """
     if claim.experiment is None or claim.rule is None:
         raise UserError(f"claim {claim.name} cannot be settled here. {claim.open}")
-    folder, keys = place.out / claim.name, claim.experiment.keys
+    folder, keys = folders.out / claim.name, claim.experiment.keys
     match claim.experiment:
         case Trainings() as experiment:
-            found = train_all(experiment, place, ways.progress, ways.announce, ways.interrupt)
+            found = train_all(experiment, folders, ways.progress, ways.announce, ways.interrupt)
         case Printed() as experiment:
             found = _run(printed_pieces(experiment), Kept(folder / "rows.json", claim.definition), ways)
         case Scenarios() as experiment:

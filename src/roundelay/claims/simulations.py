@@ -9,8 +9,7 @@ from math import isfinite
 import numpy as np
 
 from roundelay.algorithms.local_update import Sgd
-from roundelay.claims.experiment import Mixing, Printed, Row, Scenarios
-from roundelay.claims.piece import Piece, Work
+from roundelay.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Work
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.progress import Progress
 from roundelay.core.topology import ring_matrix

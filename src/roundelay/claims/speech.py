@@ -7,8 +7,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from roundelay.claims.experiment import PROCESSES, Part, Row, Trainings, short
-from roundelay.claims.piece import Found
+from roundelay.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.progress import Progress
@@ -27,7 +26,7 @@ from roundelay.speech.prepared import CORPUS, load_corpus
 
 
 @dataclass(frozen=True)
-class Place:
+class ClaimFolders:
     """Folder of all claims' runs and of prepared corpora; where the recordings are, if they are not prepared yet."""
 
     out: Path
@@ -36,17 +35,21 @@ class Place:
 
 
 def train_all(
-    experiment: Trainings, place: Place, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt
+    experiment: Trainings,
+    folders: ClaimFolders,
+    progress: Progress,
+    announce: Callable[[str], None],
+    interrupt: Interrupt,
 ) -> Found | None:
     """Prepare the corpus if need be, and train, or go on with, all parts. None if interrupted: the same call goes on.
 
     Raises:
         UserError: the corpus is neither prepared nor given; trainings that failed, by name.
     """
-    data = prepare(experiment, place, progress)
+    data = prepare(experiment, folders, progress)
     tables = Tables(experiment)
     for number, (part, strategy) in enumerate(experiment.grids, 1):
-        grid = grid_of(experiment, part, strategy, data, place)
+        grid = grid_of(experiment, part, strategy, data, folders)
         announce(f"grid {number} of {len(experiment.grids)}, {strategy}: {grid.size} trainings in {grid.folder}")
         outcomes = run_grid(grid, False, progress, announce, interrupt)
         if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
@@ -109,25 +112,25 @@ def _columns(record: CellRecord, target: float | None) -> Row:
     return {k: float(f"{v:.6g}") if v is not None and isfinite(v) else None for k, v in found.items()}
 
 
-def prepare(experiment: Trainings, place: Place, progress: Progress) -> dict[str, Path]:
+def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) -> dict[str, Path]:
     """Folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are there.
 
     Raises:
         UserError: they are not, and nobody says where the recordings are.
     """
     recipe = load_recipe(experiment.recipe)
-    folder = place.out / "corpora" / recipe.corpus.name
+    folder = folders.out / "corpora" / recipe.corpus.name
     data, alignment = folder / "data", folder / "alignment"
     reader = next(one for one in READERS.values() if Path(one.data or f"data/{one.name}") == recipe.corpus)
     if not (data / CORPUS).exists():
-        if place.source is None or (reader.needs_lexicon and place.lexicon is None):
+        if folders.source is None or (reader.needs_lexicon and folders.lexicon is None):
             more = ", and --lexicon FILE, a dictionary in CMU format" if reader.needs_lexicon else ""
             raise UserError(
                 f"this needs the corpus {reader.name}: give --source DIR, the folder that holds its recordings{more}; "
                 f"docs/corpora_named.md says where it comes from. It is prepared once, in {data}."
             )
         options = PrepareOptions(on_missing_words="guess")
-        request = Request(data=data, source=place.source, lexicon=place.lexicon, options=options)
+        request = Request(data=data, source=folders.source, lexicon=folders.lexicon, options=options)
         need("speech", "prepare")
         prepare_named(reader.name, request, progress)
     if not alignment.exists():
@@ -137,7 +140,7 @@ def prepare(experiment: Trainings, place: Place, progress: Progress) -> dict[str
     return {"corpus": data, "alignment": alignment}
 
 
-def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], place: Place) -> Grid:
+def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], folders: ClaimFolders) -> Grid:
     """The part's grid for one strategy. Seed 0 tunes where anything is tuned, and judges where nothing is."""
     overrides = [
         *(f"{key}={path}" for key, path in data.items()),
@@ -147,7 +150,7 @@ def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Pa
     ]
     runs = f"{experiment.runs}-processes" if PROCESSES in part.overrides else experiment.runs
     wanted = Contenders([strategy], part.learners, experiment.seeds, part.stragglers, part.tune)
-    return plan(experiment.recipe, overrides, wanted, place.out / "runs" / runs)
+    return plan(experiment.recipe, overrides, wanted, folders.out / "runs" / runs)
 
 
 def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:

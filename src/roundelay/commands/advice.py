@@ -104,6 +104,10 @@ def print_advice(advice: "Advice", top: int) -> None:
         f"The first without *, in its plainest form within 1 %: roundelay train RECIPE {advice.first.candidate.flags}",
         markup=False,
     )
+    if advice.beside_alone is not None:
+        console.print(advice.beside_alone.said(), markup=False)
+    if task.share is not None and task.share.said():
+        console.print(task.share.said(), markup=False)
     for line in advice.what_if:
         console.print(
             f"{line.change}: {line.best.candidate.flags} in {duration(line.best.seconds)}, "

@@ -8,7 +8,7 @@ from roundelay.commands.arguments import add_overrides, count, positive, share, 
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.folders import check_run
-from roundelay.stopping import ending, goes_on
+from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def _align(options: argparse.Namespace) -> None:
         from roundelay.speech.hmm.unfinished import kept_in
 
         if folder and (done := kept_in(folder[0])):
-            return goes_on(folder[0], f"everything up to {done}")
+            return resumes_from(folder[0], f"everything up to {done}")
         return "no pass was finished yet. The same command begins anew."
 
     with ending(kept):

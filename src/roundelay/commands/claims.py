@@ -75,17 +75,17 @@ def _run(options: argparse.Namespace) -> int:
     from roundelay.claims.page import shown
     from roundelay.claims.rule import judge
     from roundelay.claims.running import Ways, run_claim
-    from roundelay.claims.speech import Place
+    from roundelay.claims.speech import ClaimFolders
     from roundelay.job import Interrupt
 
-    place = Place(options.out or Path("exp/claims"), options.source, options.lexicon)
+    folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
     interrupt, far = Interrupt(), 0
     ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
     with stopping(interrupt):
         for claim in claims:
-            evidence = run_claim(claim, place, ways)
+            evidence = run_claim(claim, folders, ways)
             if evidence is None:
-                complain(f"interrupted; everything so far is in {place.out}. The same command goes on from there.")
+                complain(f"interrupted; everything so far is in {folders.out}. The same command goes on from there.")
                 return status(interrupt.why)
             if options.evidence is not None:
                 write_evidence(evidence, options.evidence / f"{claim.name}.json")

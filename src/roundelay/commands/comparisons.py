@@ -46,7 +46,7 @@ def _simulate(options: argparse.Namespace) -> None:
         return _calibrate(options)
     if options.stability is not None:
         return _stability(options)
-    from roundelay.acoustic import parse_straggler
+    from roundelay.runtime.base import parse_straggler
     from roundelay.runtime.sim.cluster import load_cluster
     from roundelay.runtime.sim.cost import CostModel
     from roundelay.simulation.scenario import Scenario, simulate

@@ -9,7 +9,7 @@ from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.folders import check_there
-from roundelay.stopping import ending, goes_on
+from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console, print_table
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _prepare(options: argparse.Namespace) -> None:
 
         if not folder or not (done := finished_in(folder[0])):
             return "no features were computed yet. The same command begins anew."
-        return goes_on(folder[0], f"what is finished, with the features of {done:,} utterances,")
+        return resumes_from(folder[0], f"what is finished, with the features of {done:,} utterances,")
 
     with ending(kept):
         _prepare_into(options, folder)

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 SENTENCE = "wav/demo-uma/demo-uma-000.wav"  # GO TO GATE G, by a speaker who is not in train
-EQUAL = ["training.threads=1", "training.minibatch_per_learner=256", "schedule.rule=anneal", "schedule.factor=0.5"]
-"""Every learner has a core and a minibatch of its own: cut between two, the recipe's would leave both waiting."""
+EQUAL = ["training.threads=1", "training.minibatch_per_learner=256", "training.rate=as-is", "schedule.rule=anneal"]
+EQUAL += ["schedule.factor=0.5"]
+"""Every learner has a core and a minibatch of its own: cut between two, the recipe's would leave both waiting. Learning
+rates are for as many learners as there are."""
 OF_ONE_LEARNER = ["--learners", "1", "schedule.learning_rate=0.02", "schedule.anneal_from=2", "schedule.max_epochs=4"]
 TWO = ["--learners", "2", "schedule.learning_rate=0.04", "schedule.anneal_from=3", "schedule.max_epochs=5"]
 """Each with the learning rate that is best for it (docs/log.md). An epoch more before the rate falls brings two to the

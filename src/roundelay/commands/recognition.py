@@ -9,7 +9,7 @@ from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.folders import check_run, check_there
-from roundelay.stopping import ending, goes_on
+from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _decode(options: argparse.Namespace) -> None:
 
         for folder in (options.out,) if options.out else options.exp:
             if done := kept_of(folder / "decode"):
-                return goes_on(folder, f"everything so far ({done})")
+                return resumes_from(folder, f"everything so far ({done})")
         return "no setting and no split was finished yet. The same command begins anew."
 
     with ending(kept):

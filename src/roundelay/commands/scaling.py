@@ -6,11 +6,11 @@ from pathlib import Path
 
 from roundelay.commands.arguments import count, counts, positive, positives, slowdown, whole
 from roundelay.commands.base import Command
-from roundelay.stopping import status, stopping
+from roundelay.core.errors import UserError
+from roundelay.core.script import is_script
+from roundelay.grids.axes import USUAL_STRATEGIES
+from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console
-
-USUAL_STRATEGIES = ["ssgd", "adpsgd:random-ring"]
-"""Strategies that are measured unless told otherwise."""
 
 
 def add(command: Command) -> None:
@@ -18,12 +18,17 @@ def add(command: Command) -> None:
     sub = command(
         "scaling", _scaling, "measure how much sooner several learners are at a loss than one, each at its best rate"
     )
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    sub.add_argument(
+        "recipe",
+        help="a YAML file, the name of a packaged recipe, or a Python script with roundelay.attach in it, whose "
+        "arguments stand behind --, with {strategy}, {rate} and {seed} where these go",
+    )
+    sub.set_defaults(behind=[])
     sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for every training")
     sub.add_argument(
         "--strategies",
         nargs="+",
-        default=USUAL_STRATEGIES,
+        default=list(USUAL_STRATEGIES),
         metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
         help=f"strategies of several learners (default: {' '.join(USUAL_STRATEGIES)})",
     )
@@ -71,17 +76,11 @@ def add(command: Command) -> None:
 
 
 def _scaling(options: argparse.Namespace) -> int:
-    from roundelay.grids.axes import check_axes, is_override, read_axes
-
-    strategies = [text for text in options.strategies if not is_override(text)]
-    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
-    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    check_axes(options.recipe, read_axes(overrides), strategies)  # names a slip before torch is loaded
+    strategies, given = _checked(options)  # names a slip before torch is loaded
     from roundelay.api.comparing import TABLE_WIDTH
+    from roundelay.api.scaling import measure
     from roundelay.grids.grid import parse_learners
-    from roundelay.grids.scaled import summarise
-    from roundelay.grids.scaling import Wanted, scale
-    from roundelay.job import Interrupt
+    from roundelay.grids.scaling import Wanted
 
     wanted = Wanted(
         strategies,
@@ -93,19 +92,11 @@ def _scaling(options: argparse.Namespace) -> int:
         options.seeds,
         options.target_loss,
     )
-    interrupt = Interrupt()
-    with stopping(interrupt):
-        clocks = scale(
-            options.recipe,
-            overrides,
-            wanted,
-            options.exp,
-            Bar(quiet=True),
-            partial(console.print, markup=False),
-            interrupt,
-        )
-    folder = clocks[0].grid.folder
-    found = summarise(clocks, folder, console.width if console.is_terminal else TABLE_WIDTH)
+    width = console.width if console.is_terminal else TABLE_WIDTH
+    found, interrupt = measure(
+        options.recipe, given, wanted, options.exp, Bar(quiet=True), partial(console.print, markup=False), width
+    )
+    folder = found.files[0].parent
     console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}", markup=False)
     for note in found.notes:
         complain(note)
@@ -113,3 +104,28 @@ def _scaling(options: argparse.Namespace) -> int:
         complain(f"interrupted; everything so far is in {folder}. The same command goes on from there.")
         return status(interrupt.why)
     return 1 if found.failed else 0
+
+
+def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The strategies; and overrides of a recipe, or arguments of a script.
+
+    Raises:
+        UserError: as `check_axes`; what is given is for the other of the two.
+    """
+    from roundelay.grids.axes import check_axes, is_override, read_axes
+    from roundelay.recipes.known import check_strategy
+
+    strategies = [text for text in options.strategies if not is_override(text)]
+    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
+    if not is_script(options.recipe):
+        if options.behind:
+            raise UserError(f"{' '.join(options.behind)}: words behind -- are arguments of a script, *.py.")
+        overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
+        check_axes(options.recipe, read_axes(overrides), strategies)
+        return strategies, overrides
+    if overrides or options.runtime:
+        what = overrides[0] if overrides else f"--runtime {options.runtime}"
+        raise UserError(f"{what} is for recipes. Arguments of {options.recipe} stand behind --.")
+    for text in strategies:
+        check_strategy(text)
+    return strategies, options.behind

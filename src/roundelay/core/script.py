@@ -12,6 +12,11 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 
+def is_script(text: str) -> bool:
+    """True if a word of the command line names a Python script."""
+    return text.endswith(".py")
+
+
 @contextmanager
 def without_script() -> Iterator[None]:
     """Meanwhile, processes that are started do not import the script."""

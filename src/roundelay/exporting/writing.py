@@ -22,11 +22,17 @@ from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.files import atomic_write, json_text, refuse_ours, write_json, write_text
 from roundelay.core.streams import stream
-from roundelay.exporting.combination import CombinedScores, combined_scores
 from roundelay.exporting.lstm import with_scanned_lstms
 from roundelay.exporting.sherpa import SherpaCtc, feature_options, metadata, search_graph, sherpa_ctc, tokens
 from roundelay.exporting.sherpa_streaming import OUTPUT_NAMES, SherpaChunks, sherpa_chunks, streaming_metadata, streams
-from roundelay.exporting.utterance import INPUTS, OUTPUT, UtteranceScores, utterance_scores
+from roundelay.exporting.utterance import (
+    INPUTS,
+    OUTPUT,
+    CombinedScores,
+    UtteranceScores,
+    combined_scores,
+    utterance_scores,
+)
 from roundelay.packed.folder import PackedModel, is_packed, read_packed
 from roundelay.speech.decode.graphs.graph import WORDS_FILE, load_graph
 from roundelay.speech.search.fst import write_arrays

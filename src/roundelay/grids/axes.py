@@ -16,6 +16,8 @@ from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean, parse_strategy, split_outside_brackets
 from roundelay.recipes.known import check_recipe, check_strategy, strategies
 
+USUAL_STRATEGIES = ("ssgd", "adpsgd:random-ring")
+"""Strategies beside one learner alone, where none are named."""
 _STRATEGY = "strategy."
 
 

@@ -1,4 +1,4 @@
-"""Cells of a grid: a configuration under a seed, the recipe it trains, and the run directory it has."""
+"""Cells of a grid: a configuration under a seed, what it trains, and the run directory it has."""
 
 import dataclasses
 import re
@@ -30,7 +30,6 @@ class Configuration:
     learners: int
     stragglers: tuple[str, ...]
     axes: Values
-    base: Recipe  # with the values of the axes
     stem: str  # of the names of its directories
 
     @property
@@ -43,6 +42,13 @@ class Configuration:
         """Name with the values of the axes."""
         told = (f"{key} {shown(value)}" for key, value in self.axes if value is not None)
         return ", ".join([self.name, *told])
+
+
+@dataclass(frozen=True)
+class RecipeConfiguration(Configuration):
+    """Everything of a training of a recipe but its seed."""
+
+    base: Recipe  # with the values of the axes
 
     def recipe(self, seed: int) -> Recipe:
         """The recipe of a training under `seed`; of a virtual cluster its first learners take part.
@@ -81,13 +87,19 @@ class Cell:
         """The recipe it trains.
 
         Raises:
-            UserError: as `Configuration.recipe`.
+            UserError: as `RecipeConfiguration.recipe`.
         """
-        return self.configuration.recipe(self.seed)
+        return of_recipe(self.configuration).recipe(self.seed)
+
+
+def of_recipe(configuration: Configuration) -> RecipeConfiguration:
+    """The same configuration, which is a recipe's: of a grid over a recipe all are."""
+    assert isinstance(configuration, RecipeConfiguration)
+    return configuration
 
 
 class Directories:
-    """Run directories of a grid's folder, found by name, or else by their recipe."""
+    """Run directories of the trainings of a recipe in a folder, found by name, or else by their recipe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -97,7 +109,7 @@ class Directories:
         """The cell with its directory: that of its name, unless another has its training already."""
         usual = self.folder / f"{configuration.stem}-seed{seed}"
         with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
-            recipe = configuration.recipe(seed)
+            recipe = of_recipe(configuration).recipe(seed)
             like = f"{_label(configuration.strategy, configuration.learners)}*-seed{seed}"
             for exp in (usual, *(sorted(self.folder.glob(like)) if self.folder.is_dir() else ())):
                 if (exp / RECIPE).is_file() and self._has(exp, recipe):

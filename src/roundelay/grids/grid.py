@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roundelay.acoustic import parse_straggler
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.records import Results
 from roundelay.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
-from roundelay.grids.cells import Cell, Configuration, Directories, stem
+from roundelay.grids.cells import Cell, Configuration, Directories, RecipeConfiguration, of_recipe, stem
 from roundelay.recipes.recipe import Recipe, load_recipe
+from roundelay.runtime.base import parse_straggler
 from roundelay.strategies import make_strategy
 from roundelay.strategies.sgd import SerialSgd
 
@@ -73,7 +73,7 @@ class Grid:
         """Text that says of what sizes minibatches are, and whose."""
         cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
         found: dict[str, dict[str, None]] = {}
-        for size in (cell.configuration.base.training.size for cell in cells):
+        for size in (of_recipe(cell.configuration).base.training.size for cell in cells):
             whose = "for every learner" if size.per_learner else "a round, over all learners"
             found.setdefault(f"{size.unit} {whose}", {})[f"{size.number:,}"] = None
         return "; ".join(f"{' or '.join(numbers)} {what}" for what, numbers in found.items())
@@ -140,7 +140,7 @@ class _Maker:
         self.source, self.axes, self.base = source, axes, base
         self.directories = Directories(folder)
         self._recipes: dict[tuple[str, ...], Recipe] = {}
-        self._named: dict[str, Configuration] = {}
+        self._named: dict[str, RecipeConfiguration] = {}
 
     def grid(
         self,
@@ -149,7 +149,7 @@ class _Maker:
         variants: Sequence[tuple[str, ...]],
         seeds: tuple[int, ...],
     ) -> Grid:
-        fixed: dict[str, Configuration] = {}
+        fixed: dict[str, RecipeConfiguration] = {}
         tunings: dict[str, Tuning] = {}
         whole: list[tuple[str, int, tuple[str, ...]]] = [(SerialSgd.name, 1, ())]
         whole += [(text, count, slow) for count in learners for text in strategies for slow in variants]
@@ -168,7 +168,9 @@ class _Maker:
         shown = [axis.key for axis in (*self.axes.compared, *self.axes.tuned) if len(axis.values) > 1]
         return Grid(self.base, self.directories.folder, tuple(judging), tuple(tunings.values()), seeds, tuple(shown))
 
-    def _configuration(self, text: str, learners: int, stragglers: tuple[str, ...], point: Point) -> Configuration:
+    def _configuration(
+        self, text: str, learners: int, stragglers: tuple[str, ...], point: Point
+    ) -> RecipeConfiguration:
         strategy = make_strategy(text + strategy_part(point))
         recipe, given = self._recipe(tuple(recipe_part(point))), dict(point)
         still_open = {axis.key for axis in self.axes.of(text).tuned} - set(given)
@@ -183,9 +185,9 @@ class _Maker:
                     apart[axis.key] = here
             values.append((axis.key, here))
         name = stem(strategy, learners, stragglers, apart)
-        return Configuration(strategy, learners, stragglers, tuple(values), recipe, name)
+        return RecipeConfiguration(strategy, learners, stragglers, tuple(values), name, recipe)
 
-    def _known(self, row: Configuration) -> Configuration:
+    def _known(self, row: RecipeConfiguration) -> RecipeConfiguration:
         """The configuration; a UserError where another one would have the same directories."""
         other = self._named.setdefault(row.stem, row)
         if (other.strategy, other.base) != (row.strategy, row.base):

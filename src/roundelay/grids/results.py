@@ -16,6 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.grids.cells import Cell, Configuration, shown
 from roundelay.grids.grid import Grid, Tuning
 from roundelay.reports import load_run
+from roundelay.reports.comparison import Spread
 from roundelay.reports.numbers import plain as digits
 from roundelay.reports.runs import Run
 
@@ -171,6 +172,36 @@ def record_of(outcome: Outcome) -> CellRecord:
         return _record(outcome, load_run(outcome.cell.exp))
     except UserError as error:
         return _record(Outcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+
+
+def configuration_json(what: Configuration) -> dict[str, Any]:
+    """A configuration in files for machines: who trains together, without axes."""
+    return {
+        "strategy": what.strategy.name,
+        "label": what.strategy.label,
+        "learners": what.learners,
+        "stragglers": list(what.stragglers),
+    }
+
+
+def outcome_json(outcome: Outcome | CellRecord) -> dict[str, Any]:
+    """The end of a training in files for machines."""
+    folder = outcome.directory if isinstance(outcome, CellRecord) else outcome.cell.exp
+    return {"directory": folder.name, "state": outcome.state.value, "error": outcome.error or None}
+
+
+def spread_json(found: Spread) -> dict[str, Any] | None:
+    """A figure over seeds in files for machines; None without values."""
+    if not found.values:
+        return None
+    return {
+        "mean": found.mean,
+        "sd": found.sd,
+        "n": found.n,
+        "least": min(found.values),
+        "most": max(found.values),
+        "not_finite": found.broken,
+    }
 
 
 def diverged(run: Run) -> bool:

@@ -1,6 +1,7 @@
 """Training and decoding the cells of a grid, one after the other; what is there already is only read."""
 
 import gc
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.acoustic import make_job
@@ -8,7 +9,7 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Results
-from roundelay.grids.cells import Cell, Directories
+from roundelay.grids.cells import Cell, Directories, of_recipe
 from roundelay.grids.grid import Grid
 from roundelay.grids.results import CellState, Outcome, diverged, tuned
 from roundelay.job import Interrupt
@@ -23,7 +24,7 @@ from roundelay.speech.hmm.alignment import require_summary as require_alignment
 from roundelay.speech.prepared import read_summary as read_corpus
 from roundelay.training import train
 
-__all__ = ["CellState", "GridWork", "Outcome", "check_data", "run_grid"]
+__all__ = ["CellState", "CellWork", "GridWork", "Outcome", "check_data", "run_grid"]
 
 
 def check_data(grid: Grid) -> None:
@@ -35,7 +36,7 @@ def check_data(grid: Grid) -> None:
         UserError: one of them is missing, or no corpus or alignment; names its folder.
     """
     cells = (*grid.cells, *(cell for tuning in grid.tunings for cell in tuning.trials))
-    recipes = [cell.configuration.base for cell in cells if not (cell.exp / Results.FILE).exists()]
+    recipes = [of_recipe(cell.configuration).base for cell in cells if not (cell.exp / Results.FILE).exists()]
     for corpus in dict.fromkeys(recipe.corpus for recipe in recipes):
         read_corpus(corpus)
     for alignment in filter(None, dict.fromkeys(recipe.alignment for recipe in recipes if not recipe.unaligned)):
@@ -81,11 +82,33 @@ def _judged(grid: Grid, outcomes: Iterable[Outcome]) -> Iterator[Cell | Outcome]
                 yield Outcome(cell, CellState.WAITING, trained=False)
 
 
+class CellWork(ABC):
+    """Work of one cell. `trained` and `new`, what was not there already, say how far it came, also after an error."""
+
+    trained = new = False
+
+    @abstractmethod
+    def go(self) -> bool:
+        """Train it, or read what is there; True when nothing is left to do, False if interrupted."""
+
+
+Work = Callable[[Cell, bool, Progress, Interrupt], CellWork]
+"""Work of a cell: (cell, whether it is decoded, progress, the wish to stop)."""
+
+
 class GridWork:
     """Works through cells, `total` of them, and says how far it has come."""
 
-    def __init__(self, total: int, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt) -> None:
+    def __init__(
+        self,
+        total: int,
+        progress: Progress,
+        announce: Callable[[str], None],
+        interrupt: Interrupt,
+        work: Work | None = None,
+    ) -> None:
         self.total, self.progress, self.announce, self.interrupt = total, progress, announce, interrupt
+        self._work = work or RecipeWork
         self.outcomes: list[Outcome] = []
         self._worked: list[float] = []  # seconds of each cell that was not there already
 
@@ -95,7 +118,7 @@ class GridWork:
             self.outcomes.append(Outcome(cell, CellState.WAITING, trained=False))
             return
         what, started = f"{len(self.outcomes) + 1}/{self.total} {cell.name}", wall_clock()
-        work = _CellWork(cell, decode, _Prefixed(self.progress, what), self.interrupt)
+        work = self._work(cell, decode, _Prefixed(self.progress, what), self.interrupt)
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
@@ -124,16 +147,14 @@ class GridWork:
         return f"; {', '.join(parts)}" if parts else ""
 
 
-class _CellWork:
-    """One cell; `trained` and `new` say how far it came, also after an error."""
+class RecipeWork(CellWork):
+    """Work of a cell that trains a recipe."""
 
     def __init__(self, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
         self.cell, self.decode = cell, decode
         self.progress, self.interrupt = progress, interrupt
-        self.trained = self.new = False
 
     def go(self) -> bool:
-        """True when nothing is left to do; False if interrupted."""
         recipe = self.cell.recipe()
         if (self.cell.exp / Results.FILE).exists():  # no corpus is needed to read it
             claim_directory(self.cell.exp, plain(with_kept_order(recipe, self.cell.exp)), complete)

@@ -1,17 +1,17 @@
 """Results of `roundelay scaling`: a table for the terminal, scaling.json, and scaling.html with the picture."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.files import write_json, write_text
-from roundelay.grids.results import CellState
-from roundelay.grids.scaling import RATE, OneClock, Way
+from roundelay.grids.results import CellState, configuration_json, outcome_json, spread_json
+from roundelay.grids.scaling import OneClock, Way, rate_of
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
 from roundelay.reports.charts import ChartAxes, Line, Point, Reference, line_chart
-from roundelay.reports.comparison import Spread, seconds_to
+from roundelay.reports.comparison import Spread, seconds_to, spread
 from roundelay.reports.details import table
 from roundelay.reports.document import document, footer
 from roundelay.reports.numbers import MISSING, plain, seconds
@@ -19,14 +19,17 @@ from roundelay.reports.panels import figure, legend_of, twice
 from roundelay.reports.series import Series, series_of, straggler_text
 from roundelay.reports.svg import element, esc
 from roundelay.reports.table import as_text, packed
+from roundelay.strategies.base import Strategy
 
 SCALING_JSON, SCALING_HTML = "scaling.json", "scaling.html"
 SCALING_SCHEMA = 1
+PREDICTED = "predicted"
 COLUMNS = {
     "strategy": "who talks to whom, and when",
     "learners": "data-parallel learners",
-    "rate": f"{RATE}: the best of those tried under a seed that judges nothing",
+    "rate": "the learning rate: the best of those tried under a seed that judges nothing",
     "seconds": "until the held-out loss was that with which one learner alone ends: mean (fewest to most) of the seeds",
+    PREDICTED: "seconds to the same loss of as many learners simulated at measured costs, at their own best rate",
     "times sooner": "mean seconds of one learner alone over these (least to most of the ratios, seed by seed)",
     "seeds": "that reached the loss, of those that judged",
 }
@@ -50,6 +53,7 @@ class _Row:
     virtual: bool
     alone: Alone | None
     found: Together | None
+    predicted: Spread = Spread(())  # seconds to the loss, of the same way simulated at measured costs
 
     @property
     def learners(self) -> int:
@@ -102,9 +106,10 @@ class _Row:
 
 def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
     """Set the ways side by side; write scaling.json and scaling.html."""
-    rows, lead = [], []
+    rows, lead = list[_Row](), list[str]()
+    simulated = {key: series for clock in clocks if clock.virtual for key, series in _by_way(clock).items()}
     for clock in clocks:
-        alone, found = _rows_of(clock)
+        alone, found = _rows_of(clock, {} if clock.virtual else simulated)
         rows += found
         lead += [_lead(clock, alone)] if alone else []
     failures = [f"{one.cell.name}, failed: {one.error}" for row in rows for one in row.way.judged if one.error]
@@ -113,24 +118,49 @@ def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
     files = folder / SCALING_JSON, folder / SCALING_HTML
     write_json(files[0], _to_json(clocks, rows))
     write_text(files[1], _page(clocks, rows, [*lead, *notes]))
-    blocks = packed([[*COLUMNS], *map(_cells, rows)], [False] + [True] * (len(COLUMNS) - 1), width)
+    titles = _titles(rows)
+    blocks = packed([titles, *_table(rows)], [False] + [True] * (len(titles) - 1), width)
     return Scaled(as_text([*blocks, lead] if lead else blocks), tuple(notes), bool(failures), files)
 
 
-def _rows_of(clock: OneClock) -> tuple[Alone | None, list[_Row]]:
-    """Rows of one clock's ways; no numbers of a way of which some judged run is not there."""
-    series: list[Series | None] = []
+_Key = tuple[Strategy, int, tuple[str, ...]]
+"""A way apart from its clock: strategy, learners, stragglers."""
+
+
+def _key(way: Way) -> _Key:
+    what = way.choice.tuning.configuration
+    return what.strategy, what.learners, what.stragglers
+
+
+def _by_way(clock: OneClock) -> dict[_Key, Series]:
+    """The judged runs of each way; none of one of which some are not there."""
+    found = {}
     for way in clock.ways:
         done = [one.cell.exp for one in way.judged if one.state is CellState.FINISHED]
-        whole = bool(done) and len(done) == len(clock.grid.seeds)
-        series.append(series_of([load_run(exp) for exp in done])[0] if whole else None)
-    there = [one for one in series if one is not None]
-    alone = None if series[0] is None else beside_alone(there, clock.loss)
+        if done and len(done) == len(clock.trials.seeds):
+            found[_key(way)] = series_of([load_run(exp) for exp in done])[0]
+    return found
+
+
+def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[Alone | None, list[_Row]]:
+    """Rows of one clock's ways, with the seconds of the same that were `simulated`."""
+    series = _by_way(clock)
+    first = series.get(_key(clock.ways[0]))
+    alone = None if first is None else beside_alone([*series.values()], clock.loss)
     beside = {id(one.series): one for one in alone.others} if alone else {}
-    rows = [
-        _Row(way, clock.virtual, alone, None if one is None else beside.get(id(one)))
-        for way, one in zip(clock.ways, series, strict=True)
-    ]
+    rows = []
+    for way in clock.ways:
+        one, other = series.get(_key(way)), simulated.get(_key(way))
+        times = [seconds_to(run, alone.loss) for run in other.runs] if other and alone else []
+        rows.append(
+            _Row(
+                way,
+                clock.virtual,
+                alone,
+                None if one is None else beside.get(id(one)),
+                Spread(()) if None in times else spread(times),
+            )
+        )
     return alone, rows
 
 
@@ -138,7 +168,7 @@ def _lead(clock: OneClock, alone: Alone) -> str:
     how = " (simulated)" if clock.virtual else ""
     return (
         f"One learner alone{how} was at a held-out loss of {alone.loss:.4g} after {seconds(alone.seconds.mean)}. "
-        f"Minibatch: {clock.grid.about_minibatch}."
+        f"Minibatch: {clock.trials.about}."
     )
 
 
@@ -153,20 +183,35 @@ def _notes(row: _Row) -> list[str]:
     return found
 
 
-def _cells(row: _Row) -> list[str]:
-    times, ratios = row.seconds, row.ratios
-    what = row.way.choice.tuning.configuration
+def _titles(rows: Sequence[_Row]) -> list[str]:
+    """Titles of the columns; of what was predicted only where something was."""
+    return [title for title in COLUMNS if title != PREDICTED or any(row.predicted.values for row in rows)]
+
+
+def _table(rows: Sequence[_Row]) -> list[list[str]]:
+    return [[_cells(row)[title] for title in _titles(rows)] for row in rows]
+
+
+def _cells(row: _Row) -> dict[str, str]:
+    """Cells by title."""
+    times = row.seconds
     seeds = f"{times.n}/{len(row.way.judged)}" if row.way.judged else MISSING
     rate = MISSING if row.way.rate is None else f"{row.way.rate:g}" + ", at the edge" * bool(row.way.choice.edges)
-    sooner = MISSING if row.sooner is None else f"{row.sooner:.2f}{_range(ratios, 2)}"
-    return [
+    cells = [
         row.family,
-        str(what.learners),
+        str(row.learners),
         rate,
-        f"{times.mean:.1f}{_range(times, 1)}" if times.values else row.state,
-        sooner,
+        _written(times) or row.state,
+        _written(row.predicted) or MISSING,
+        MISSING if row.sooner is None else f"{row.sooner:.2f}{_range(row.ratios, 2)}",
         seeds,
     ]
+    return dict(zip(COLUMNS, cells, strict=True))
+
+
+def _written(times: Spread) -> str:
+    """Seconds, with their range; empty for none."""
+    return f"{times.mean:.1f}{_range(times, 1)}" if times.values else ""
 
 
 def _range(found: Spread, digits: int) -> str:
@@ -178,15 +223,16 @@ def _range(found: Spread, digits: int) -> str:
 
 
 def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str]) -> str:
-    title = f"{clocks[0].grid.base.name}: how much sooner than one learner"
+    title = f"{clocks[0].trials.name}: how much sooner than one learner"
     header = element(
         "header",
         element("p", "Roundelay scaling", class_="eyebrow"),
         element("h1", esc(title)),
         element("div", *(element("p", esc(sentence)) for sentence in said), class_="lead"),
     )
-    numbers = [False] + [True] * (len(COLUMNS) - 1)
-    whole = table("Ways to train", [*COLUMNS], [_cells(row) for row in rows], numbers, [*COLUMNS.values()])
+    titles = _titles(rows)
+    numbers = [False] + [True] * (len(titles) - 1)
+    whole = table("Ways to train", titles, _table(rows), numbers, [COLUMNS[title] for title in titles])
     return document(title, element("main", header, element("section", picture(rows), whole), footer()))
 
 
@@ -232,11 +278,11 @@ def picture(rows: Sequence[_Row]) -> str:
 
 
 def _to_json(clocks: Sequence[OneClock], rows: Sequence[_Row]) -> dict[str, Any]:
-    base = clocks[0].grid.base
+    trials = clocks[0].trials
     return {
         "schema": SCALING_SCHEMA,
-        "recipe": base.name,
-        "corpus": str(base.corpus),
+        "recipe": trials.name,
+        "corpus": trials.data,
         "ways": [_way_json(row) for row in rows],
     }
 
@@ -246,39 +292,28 @@ def _way_json(row: _Row) -> dict[str, Any]:
     loss = row.alone.loss if row.alone else None
     tried = [
         {
-            "rate": record.axes[RATE],
-            "directory": record.directory.name,
-            "state": record.state.value,
+            **outcome_json(record),
+            "rate": rate_of(way.choice, record),
             "diverged": record.diverged,
             "held_out_loss": record.dev_cross_entropy,
-            "error": record.error or None,
         }
         for record in way.choice.tried
     ]
     judged = [
-        {
-            "seed": one.cell.seed,
-            "directory": one.cell.exp.name,
-            "state": one.state.value,
-            "error": one.error or None,
-            **_run_json(one.cell.exp, loss, one.state),
-        }
-        for one in way.judged
+        {**outcome_json(one), "seed": one.cell.seed, **_run_json(one.cell.exp, loss, one.state)} for one in way.judged
     ]
     return {
-        "strategy": what.strategy.name,
-        "label": what.strategy.label,
-        "learners": what.learners,
-        "stragglers": list(what.stragglers),
+        **configuration_json(what),
         "virtual": row.virtual,
         "rate": way.rate,
         "at_the_edge": bool(way.choice.edges),
         "tried": tried,
         "judged": judged,
         "loss": loss,
-        "seconds": _spread_json(row.seconds),
+        "seconds": spread_json(row.seconds),
+        "predicted_seconds": spread_json(row.predicted),
         "times_sooner": row.sooner,
-        "times_sooner_by_seed": _spread_json(row.ratios),
+        "times_sooner_by_seed": spread_json(row.ratios),
     }
 
 
@@ -293,9 +328,3 @@ def _run_json(exp: Path, loss: float | None, state: CellState) -> dict[str, Any]
         "machine": run.results.machine,
         "commit": run.results.commit,
     }
-
-
-def _spread_json(found: Spread) -> dict[str, float] | None:
-    if not found.values:
-        return None
-    return {"mean": found.mean, "least": min(found.values), "most": max(found.values), "n": found.n}

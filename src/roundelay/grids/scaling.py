@@ -21,11 +21,13 @@ from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
+from roundelay.core.script import is_script
 from roundelay.grids.axes import read_axes
-from roundelay.grids.cells import Directories
-from roundelay.grids.grid import Contenders, Grid, Tuning, plan
+from roundelay.grids.grid import Contenders, Tuning
 from roundelay.grids.results import CellRecord, Outcome, Tuned, held_out_loss, tuned
-from roundelay.grids.running import CellState, GridWork, check_data
+from roundelay.grids.running import CellState, GridWork
+from roundelay.grids.scripts import Script, ScriptTrials
+from roundelay.grids.trials import RATE, RecipeTrials, Trials
 from roundelay.job import Interrupt
 from roundelay.recipes.recipe import load_recipe
 from roundelay.reports.alone import loss_at_end
@@ -38,9 +40,6 @@ UNMEASURED = (
     "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "
     "learner and of several. Give --learners 1,2; or --runtime sim alone, with costs from the recipe's section cost."
 )
-RATE = "schedule.learning_rate"
-FACTORS = (0.5, 1.0, 2.0, 4.0)
-"""Rates that are tried unless others are given, times the recipe's."""
 MOST_LEARNERS = 4096
 """That can be simulated; of a cluster its first learners take part."""
 COSTS = "costs.yaml"
@@ -66,6 +65,12 @@ class Wanted:
     seeds: int = 3
     loss: float | None = None
 
+    @property
+    def contenders(self) -> Contenders:
+        """All of it but rates and losses."""
+        slow = [] if self.slower is None else [f"1:{self.slower:g}x"]
+        return Contenders(self.strategies, self.learners, self.seeds, slow)
+
 
 @dataclass(frozen=True)
 class Way:
@@ -78,14 +83,20 @@ class Way:
     @property
     def rate(self) -> float | None:
         """The rate chosen."""
-        return None if self.choice.chosen is None else float(self.choice.chosen.axes[RATE])
+        return None if self.choice.chosen is None else rate_of(self.choice, self.choice.chosen)
+
+
+def rate_of(choice: Tuned, record: CellRecord) -> float:
+    """The learning rate of one of those that a choice has tried."""
+    (key,) = choice.tuning.keys
+    return float(record.axes[key])
 
 
 @dataclass(frozen=True)
 class OneClock:
     """All ways whose seconds are of one kind; the first is one learner alone."""
 
-    grid: Grid
+    trials: Trials
     ways: tuple[Way, ...]
     loss: float | None = None
     """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
@@ -93,7 +104,7 @@ class OneClock:
     @property
     def virtual(self) -> bool:
         """True if the seconds are virtual."""
-        return self.grid.base.training.runtime == "sim"
+        return self.trials.virtual
 
 
 @dataclass(frozen=True)
@@ -116,10 +127,17 @@ def scale(
 ) -> list[OneClock]:
     """Train whatever is left of all ways, first those in the recipe's runtime, then those simulated at measured costs.
 
+    Args:
+        source: a recipe, or a script (*.py).
+        overrides: of the recipe; the arguments of a script.
+
     Raises:
         UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
             wanted, and no processes measured what they cost.
     """
+    work = _Work(progress, announce, interrupt)
+    if is_script(source):
+        return [_script_clock(Script(Path(source), tuple(overrides)), wanted, folder, work)]
     for axis in (axes := read_axes(overrides)).compared:
         if len(axis.values) > 1:
             raise UserError(f"{axis.key}: give one value; `roundelay compare` sets several side by side.")
@@ -131,39 +149,37 @@ def scale(
     where = Path("exp") / base.name / "scaling" if folder is None else folder
     threads = base.training.threads is None and base.training.runtime == "procs"
     here = [*overrides, *(["training.threads=1"] if threads else [])]
-    work = _Work(progress, announce, interrupt)
-    clocks = [_one_clock(source, here, wanted, where, work)]
+    clocks = [_recipe_clock(source, here, wanted, where, work)]
     if wanted.simulated and not interrupt.asked:
         costs = where / COSTS
         if not costs.exists():
             write_text(costs, yaml.safe_dump(plain(measured_cluster(clocks[0])), sort_keys=False))
         virtual = [*overrides, "training.runtime=sim", f"cost.cluster={costs}"]
         clocks.append(
-            _one_clock(source, virtual, replace(wanted, learners=wanted.simulated), where / "simulated", work)
+            _recipe_clock(source, virtual, replace(wanted, learners=wanted.simulated), where / "simulated", work)
         )
     return clocks
 
 
-def _one_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Path, work: _Work) -> OneClock:
-    base = load_recipe(source, read_axes(overrides).overrides)
-    rates = tuple(wanted.rates) or tuple(factor * base.schedule.learning_rate for factor in FACTORS)
-    contenders = Contenders(
-        wanted.strategies,
-        wanted.learners,
-        wanted.seeds,
-        [] if wanted.slower is None else [f"1:{wanted.slower:g}x"],
-    )
+def _script_clock(script: Script, wanted: Wanted, folder: Path | None, work: _Work) -> OneClock:
+    if wanted.simulated:
+        raise UserError(f"--simulated: {script.path} is a script; what can be simulated is a recipe.")
+    where = Path("exp") / script.path.stem / "scaling" if folder is None else folder
+    return _one_clock(ScriptTrials.of(script, wanted.contenders, wanted.rates, where), wanted, work)
 
-    def grid_of(tried: Sequence[float]) -> Grid:
-        return plan(source, overrides, replace(contenders, tune=[f"{RATE}={','.join(map(repr, tried))}"]), folder)
 
-    grid = grid_of(rates)
-    check_data(grid)
+def _recipe_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Path, work: _Work) -> OneClock:
+    return _one_clock(RecipeTrials.of(source, overrides, wanted.contenders, wanted.rates, folder), wanted, work)
+
+
+def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
+    rates = trials.rates
+    trials.check()
     work.announce(
-        f"{grid.size} trainings in {folder}, more where the best rate is at the edge{grid.about_time}; minibatch: "
-        f"{grid.about_minibatch}"
+        f"{trials.size} trainings in {trials.folder}, more where the best rate is at the edge; minibatch: "
+        f"{trials.about}"
     )
-    trained = GridWork(grid.size, work.progress, work.announce, work.interrupt)
+    trained = GridWork(trials.size, work.progress, work.announce, work.interrupt, trials.work)
 
     def tune(tuning: Tuning, cost: Callable[[CellRecord], tuple[float, ...]]) -> Tuned:
         """The best rate of a way, after as many more as its edges ask for."""
@@ -179,9 +195,9 @@ def _one_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Pa
                 return choice
             tried.append(further)
             trained.total += 1
-            tuning = next(one for one in grid_of(tried).tunings if one.configuration.stem == name)
+            tuning = next(one for one in trials.tunings(tried) if one.configuration.stem == name)
 
-    first, *others = grid.tunings
+    first, *others = trials.tunings(rates)
     choices = [tune(first, held_out_loss)]
     if choices[0].chosen is not None:
         ends_with = loss_at_end(load_run(choices[0].chosen.directory))
@@ -191,15 +207,14 @@ def _one_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Pa
                 work.announce(choice.said())
     else:  # nothing to measure the others by
         choices += [tuned(one, trained.outcomes) for one in others]
-    directories = Directories(folder)
     judged: dict[int, list[Outcome]] = {}
-    for seed in grid.seeds:
+    for seed in trials.seeds:
         for place, choice in enumerate(choices):
             if choice.best is not None:
-                trained.add(directories.cell(choice.best, seed), decode=False)
+                trained.add(trials.cell(choice.best, seed), decode=False)
                 judged.setdefault(place, []).append(trained.outcomes[-1])
     ways = (Way(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
-    return OneClock(grid, tuple(ways), wanted.loss)
+    return OneClock(trials, tuple(ways), wanted.loss)
 
 
 def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
@@ -217,7 +232,7 @@ def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider
     or `wider` were tried beyond it."""
     if choice.chosen is None or not choice.edges:
         return None
-    ordered, best = sorted(tried), float(choice.chosen.axes[RATE])
+    ordered, best = sorted(tried), rate_of(choice, choice.chosen)
     upwards = best == ordered[-1]
     beyond = sum(rate > max(rates) if upwards else rate < min(rates) for rate in tried)
     edge, neighbour = (ordered[-1], ordered[-2]) if upwards else (ordered[0], ordered[1])

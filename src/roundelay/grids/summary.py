@@ -10,7 +10,18 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
 from roundelay.grids.cells import Configuration, shown
 from roundelay.grids.grid import Grid
-from roundelay.grids.results import CellRecord, CellState, Outcome, Tuned, diverged, judged, tunings
+from roundelay.grids.results import (
+    CellRecord,
+    CellState,
+    Outcome,
+    Tuned,
+    configuration_json,
+    diverged,
+    judged,
+    outcome_json,
+    spread_json,
+    tunings,
+)
 from roundelay.reports import load_run, render_html
 from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.reports.numbers import MISSING, percent
@@ -205,16 +216,11 @@ def _to_json(
 def _cell_json(outcome: Outcome, run: Run | None, comparison: Comparison) -> dict[str, Any]:
     cell, what = outcome.cell, outcome.cell.configuration
     value: dict[str, Any] = {
-        "directory": cell.exp.name,
-        "strategy": what.strategy.name,
+        **outcome_json(outcome),
+        **configuration_json(what),
         "options": plain(what.strategy),
-        "label": what.strategy.label,
-        "learners": what.learners,
-        "stragglers": list(what.stragglers),
         "axes": dict(what.axes),
         "seed": cell.seed,
-        "state": outcome.state.value,
-        "error": outcome.error or None,
     }
     if run is None:
         return value
@@ -234,21 +240,16 @@ def _choice_json(choice: Tuned) -> dict[str, Any]:
     what = choice.tuning.configuration
     tried = [
         {
-            "directory": record.directory.name,
+            **outcome_json(record),
             "values": {key: record.axes[key] for key in choice.tuning.keys},
-            "state": record.state.value,
             "diverged": record.diverged,
             "dev_cross_entropy": record.dev_cross_entropy,
             "dev_accuracy": record.dev_accuracy,
-            "error": record.error or None,
         }
         for record in choice.tried
     ]
     return {
-        "strategy": what.strategy.name,
-        "label": what.strategy.label,
-        "learners": what.learners,
-        "stragglers": list(what.stragglers),
+        **configuration_json(what),
         "axes": {key: value for key, value in what.axes if key not in choice.tuning.keys},
         "seed": choice.tried[0].seed,
         "tried": tried,
@@ -269,18 +270,7 @@ def _aggregate_json(series: Series, comparison: Comparison, of: Mapping[Path, Co
         "stragglers": list(run.stragglers),
         "axes": dict(of[run.folder].axes),
         "seeds": [one.results.seed for one in series.runs],
-        "figures": {
-            name: {
-                "mean": found.mean,
-                "sd": found.sd,
-                "n": found.n,
-                "least": min(found.values),
-                "most": max(found.values),
-                "not_finite": found.broken,
-            }
-            for name, found in spreads.items()
-            if found.values
-        },
+        "figures": {name: spread_json(found) for name, found in spreads.items() if found.values},
     }
 
 

@@ -22,12 +22,11 @@ from roundelay.core.files import atomic_write, read_json, write_json, write_text
 from roundelay.core.flat import load as load_flat
 from roundelay.core.progress import Progress
 from roundelay.packed.card import Card, Vocabulary
-from roundelay.packed.folder import CARD, README, REMEDY, PackedModel, checksum_below, read_packed, write_packed
+from roundelay.packed.folder import CARD, G2P, README, REMEDY, PackedModel, checksum_below, read_packed, write_packed
 from roundelay.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
 from roundelay.packed.making import new_folder, refuse_existing
 from roundelay.packed.model import Model, load_model
 from roundelay.packed.rewording import Rewording, reword
-from roundelay.packed.said_words import new_words, with_said_words
 from roundelay.packed.small_steps import SmallSteps, TrainedOn, train_on
 from roundelay.packed.speech_data import SpeechData
 from roundelay.packed.transcripts import in_words_of, known_words
@@ -35,8 +34,11 @@ from roundelay.speech.corpus.cleaned import CleanedSplits, by_kind, written_so
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.data.problems import counted, listing
 from roundelay.speech.lexicon.cleaning import Change
+from roundelay.speech.lexicon.g2p import load_g2p
+from roundelay.speech.lexicon.lexicon import Pronunciation
 from roundelay.speech.trained import MODEL, MODEL_META, AcousticModel
 
+_MOST_NAMED = 8
 LEAST_SECONDS = 10.0
 """Speech of which a network learns more than it forgets; with less nothing is done."""
 LITTLE_SECONDS = 60.0
@@ -119,9 +121,6 @@ def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Prog
             write_network(folder / packed.folder, hearing.model, one)
         card = _write_card(folder, model.packed, labelled, seconds, options)
     return Finetuned(len(labelled.used), seconds, trained[0].before, trained[0].after, card, tuple(remarks))
-
-
-# Speech and its words -------------------------------------------------------------------------------------------------
 
 
 def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
@@ -227,9 +226,6 @@ def _amiss(labelled: LabelledSpeech, of: int, seconds: float) -> list[str]:
     return found
 
 
-# The new folder -------------------------------------------------------------------------------------------------------
-
-
 def write_network(folder: Path, model: AcousticModel, trained: TrainedOn) -> None:
     """Write the network of a packed model with other parameters, the rest as it was."""
     load_flat(model.module, trained.parameters)
@@ -264,3 +260,49 @@ def _write_card(
         below |= checksum_below(folder, network.folder)
     write_packed(folder, replace(packed, below=below))
     return card
+
+
+def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:
+    """Words of the transcripts that the model cannot recognise."""
+    return sorted({word for u in utterances for word in u.words if word not in model.lexicon})
+
+
+def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: Progress) -> tuple[Path, str]:
+    """The folder of the model with words of transcripts that it does not recognise, and a remark that names them.
+
+    Raises:
+        UserError: nobody knows how one of them is said; names all.
+    """
+    listed, out = scratch / "said.txt", scratch / "said"
+    guesses = {} if model.columns.spelled(new) is not None else _guesses(model, new)
+    write_text(listed, "".join(f"{word}\n" for word in new))
+    reword(model.folder, Rewording(out, listed), progress)
+    told = [f"{word} ({' '.join(guesses[word])}, guessed)" if word in guesses else word for word in new]
+    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    words = f"{counted(len(new), 'word')} of the transcripts added to those that are recognised"
+    return out, f"{words}: {', '.join(told[:_MOST_NAMED])}{more}"
+
+
+def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:
+    """Guessed pronunciations of the words that no dictionary has.
+
+    Raises:
+        UserError: some cannot be guessed; names all.
+    """
+    known = known_words(model)
+    guesser = load_g2p(model.folder / G2P) if (model.folder / G2P).is_file() else None
+    found, lacking = dict[str, Pronunciation](), list[str]()
+    for word in words:
+        if word in known:
+            continue
+        if guesser is not None and (guess := guesser.pronounce(word)):
+            found[word] = guess[0].phones
+        else:
+            lacking.append(word)
+    if lacking:
+        raise UserError(
+            f"{counted(len(lacking), 'word')} of the transcripts without pronunciation, and none can be guessed. Write "
+            "them into a file, a line each with their phones behind them (--words FILE), or mend the transcripts:\n"
+            f"{listing(lacking)}"
+        )
+    return found

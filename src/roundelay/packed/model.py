@@ -5,7 +5,7 @@
     model.transcribe("talk.mp3").text
 
 Legend: N samples, T frames (rows of scores, of which a model with subsampling has fewer), S columns: tied states, or
-units and a blank.
+units and a blank, or states of phones.
 """
 
 import unicodedata
@@ -27,13 +27,14 @@ from roundelay.core.extras import need
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
-from roundelay.packed.columns import packed_columns
 from roundelay.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
 from roundelay.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
 from roundelay.speech.data.processes import start_workers
 from roundelay.speech.decode.confidence import Pronouncing, aligned_words
 from roundelay.speech.decode.evidence import Evidence, FoundWord, cepstra, measured, too_long
 from roundelay.speech.decode.graphs.base import Columns
+from roundelay.speech.decode.graphs.chain import StatesOfPhones
+from roundelay.speech.decode.graphs.ctc import UnitsAndBlank
 from roundelay.speech.decode.graphs.graph import WORDS_FILE, Graph, load_graph
 from roundelay.speech.decode.graphs.hmm import TiedStates
 from roundelay.speech.decode.graphs.making import LEXICON_FILE
@@ -43,20 +44,21 @@ from roundelay.speech.decode.lm.ngram import BEGIN, END
 from roundelay.speech.decode.parallel import Decoders, decoder_here
 from roundelay.speech.decode.rescore import rescorer_of
 from roundelay.speech.hmm.alignment import TREE
+from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
 from roundelay.speech.scoring.formats.ctm import TimedWord
 from roundelay.speech.trained import load_model as load_network
-from roundelay.speech.units.base import BLANK
+from roundelay.speech.units.base import BLANK, UnitSet
 from roundelay.speech.units.states import FURTHER
 
 Float64 = npt.NDArray[np.float64]
-
-if TYPE_CHECKING:
-    from roundelay.transcription.transcribing import Finished
-
 _JOB_FRAMES = 3000  # handed to a worker at once
 _TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # classes of Unicode's bidirectional algorithm
 _ONLY = "speech"  # name of an utterance that has none
+
+
+if TYPE_CHECKING:
+    from roundelay.transcription.transcribing import Finished
 
 
 @final
@@ -97,6 +99,8 @@ class Examined:
 Believing = Literal["said", "lasting", "all"]
 """Words of a search that are taken for said: those that evidence speaks for, with confidences made true
 (speech/decode/evidence.py); those that do not last impossibly long; all, as `roundelay decode` has them."""
+
+
 Recording = tuple[str, Sequence[Float32]]
 """A name, and pieces of one speaker's speech: samples (N,) each."""
 
@@ -458,6 +462,8 @@ def _acts(character: str) -> bool:
 
 
 _Job = tuple[list[PieceFeatures], Statistics, bool, Believing]  # whether with times, and what is believed
+
+
 _HERE: dict[str, Model] = {}  # of a worker process
 
 
@@ -495,3 +501,16 @@ def _jobs(
                 job = []
         if job:
             yield job, known, times, believing(name)
+
+
+def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:
+    """The columns.
+
+    Args:
+        units: of the networks; None: they give tied states, which the folder says.
+    """
+    if units is None:
+        return TiedStates(DecisionTree.from_json(read_json(folder / TREE)).tying())
+    if units.hmm is not None:
+        return StatesOfPhones(units)
+    return UnitsAndBlank(units.columns, BLANK, packed.silence, pieces=units, blank_cost=packed.search.blank_cost)

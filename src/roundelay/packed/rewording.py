@@ -18,9 +18,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, read_text, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.packed.card import Card, Vocabulary
-from roundelay.packed.columns import packed_columns
 from roundelay.packed.folder import CARD, DICTIONARY, G2P, README, read_packed, write_packed
 from roundelay.packed.making import GRAPH_FILES, new_folder, refuse_existing
+from roundelay.packed.model import packed_columns
 from roundelay.recipes.known import apply_overrides
 from roundelay.recipes.recipe import Decoding
 from roundelay.recognition.graph import language_options

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.files import write_text
-from roundelay.reports.comparison import Comparison, compare_runs
+from roundelay.reports.comparison import Comparison, briefly, compare_runs, shared
 from roundelay.reports.curves import consensus, curves
 from roundelay.reports.details import run_section, table
 from roundelay.reports.document import document, footer
@@ -18,7 +18,6 @@ from roundelay.reports.mistakes import Listen, mistakes
 from roundelay.reports.panels import joined, speed, speedup, time_to_target, word_errors
 from roundelay.reports.runs import Run, load_runs
 from roundelay.reports.series import Series, finite
-from roundelay.reports.shared import briefly, shared
 from roundelay.reports.svg import element, esc
 from roundelay.reports.table import columns, means, means_table, summary_table
 from roundelay.reports.talking import exchanges, staleness

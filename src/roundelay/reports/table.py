@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
 
-from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
+from roundelay.reports.comparison import Comparison, Figures, Spread, briefly, compare_runs, shared, spread
 from roundelay.reports.numbers import MISSING, percent, plain, short
 from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, scored, series_of, shortened, wrong
-from roundelay.reports.shared import briefly, shared
 from roundelay.reports.wording import Wording
 
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90

@@ -59,6 +59,23 @@ class Straggler:
             )
 
 
+def parse_straggler(text: str) -> Straggler:
+    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
+
+    Raises:
+        UserError: anything else.
+    """
+    rank, _, handicap = text.partition(":")
+    try:
+        if handicap.endswith("x"):
+            return Straggler(int(rank), factor=float(handicap[:-1]))
+        if handicap.startswith("+"):
+            return Straggler(int(rank), seconds=float(handicap[1:].removesuffix("s")))
+    except ValueError:
+        pass
+    raise UserError(f"straggler {text!r}: write RANK:FACTORx or RANK:+SECONDS, for example 1:3x or 1:+0.4.")
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Everything a runtime needs that is not the state of a run."""
@@ -73,6 +90,9 @@ class Cluster:
     """A round's minibatch is shared by all learners; else each has one of its own."""
     rate: LearnersRate = "as-is"
     """Factor on the learning rate where there are several learners."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strategy", self.strategy.under(self.rate, self.shared_minibatch))
 
     @property
     def minibatches_a_round(self) -> int:

@@ -227,8 +227,8 @@ class Gatherings:
     def _ends(self, living: Sequence[int]) -> bool:
         return all(self.table.came[rank] >= FOR_THE_LAST_TIME for rank in living)
 
-    def goes_on(self, rank: int, now: float) -> bool:
-        """Is the gathering closed that learner `rank` waits for?"""
+    def take_release(self, rank: int, now: float) -> bool:
+        """Let learner `rank` go on, if the gathering that it waits for is closed; False: it is not."""
         if self.table.came[rank] in (COME, FOR_THE_LAST_TIME):
             return False
         self._take(rank, now)

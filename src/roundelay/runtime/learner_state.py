@@ -169,7 +169,10 @@ class LearnerState(Me):
         self._deferred.clear()
         self._step.begin()
         if self._rate is not None:
-            self._rate.live(len(living))
+            self._rate.live(living)
+        if self.row.others is not None:
+            with self.row.lock:
+                self.row.forget_others()
 
     def drawn(self, batch: Minibatch) -> None:
         """Steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
@@ -202,11 +205,10 @@ class LearnerState(Me):
         if self._plan is not None and not self.counts.steps[self.rank] % MEASURED:
             self.counts.gradient_norm[self.rank] += float(vector_norm(gradient.vector))
             self.counts.gradient_norms[self.rank] += 1
-        factor = 1.0 if self._rate is None else self._own_factor(self._rate, gradient)
         with row.lock:
             deferred = self._deferred.take(row)
             try:
-                stale = self._update_row(gradient, deferred, self.learning_rate * factor)
+                stale = self._update_row(gradient, deferred)
             finally:
                 if deferred is not None:
                     deferred.theirs.lock.release()
@@ -217,11 +219,11 @@ class LearnerState(Me):
 
     def _own_factor(self, rate: RateFactor, gradient: Gradient) -> float:
         """Return the factor on the learning rate of a step by `gradient`, and count it."""
-        factor = rate.factor(self.steps, lambda: gradient.vector, empty=not gradient.weight)
+        factor = rate.factor(self.steps, lambda: gradient.vector, not gradient.weight, self.row.others)
         self.counts.rate_factors[self.rank] += factor
         return factor
 
-    def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None, rate: float) -> int:
+    def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None) -> int:
         """Under the lock: exchange, update and snapshot for the next gradient; how many versions old the gradient
         was."""
         row = self.row
@@ -230,7 +232,8 @@ class LearnerState(Me):
             row.begin()
         else:
             self._snapshot_version = -1
-        exchanging = self._step.take(gradient, rate, mixing)
+        factor = 1.0 if self._rate is None else self._own_factor(self._rate, gradient)  # which the exchange may change
+        exchanging = self._step.take(gradient, self.learning_rate * factor, mixing)
         if mixing is not None and deferred is not None:
             version = mixing.end()
             self.count_exchange(deferred.request, version)

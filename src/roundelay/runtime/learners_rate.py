@@ -1,6 +1,9 @@
 """The factor on one learner's learning rate that lets several learners go further than one.
 
     as-is     1: the rate is that of one learner. Under averages the model then moves by the mean of the learners' steps
+    fastest   the model moves as far in a second as the row of the fastest learner: where rows are weighed by what
+              learners do (`Strategy.weighed`), the fastest's mass over the mean of masses by themselves
+              (`fastest_over_mean`); else 1
     linear    the model moves by the sum of all gradients: 1 / `Strategy.distance`
     gain      between the two, by the noise of gradients (algorithms/gain.py)
 
@@ -8,16 +11,21 @@ A factor is of the local update alone: what a schedule says, and what records ca
 the learners that live.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from roundelay.algorithms.averaging import fastest_over_mean
 from roundelay.algorithms.gain import EARLIER, NOISE_SCALARS, GradientNoise, gain
 from roundelay.core.rates import LearnersRate
 from roundelay.strategies.base import Strategy
+
+_PARTS = 32
+"""The factor of `fastest` is a whole number of such parts of 1, and so seldom another: a compiled optimizer compiles
+anew for each."""
 
 
 @final
@@ -31,20 +39,31 @@ class RateFactor:
 
     def __init__(self, rate: LearnersRate, strategy: Strategy, shared: bool, noise: GradientNoise | None) -> None:
         self.rate, self._strategy, self._shared, self.noise = rate, strategy, shared, noise
-        self._living, self._largest, self._averaged = 0, 1.0, 1.0
+        self._living: Collection[int] = ()
+        self._largest, self._averaged = 1.0, 1.0
 
-    def live(self, living: int) -> None:
-        """So many learners live from now on."""
+    def live(self, living: Collection[int]) -> None:
+        """These learners live from now on."""
         if living != self._living:
             self._living = living
-            self._largest = self._strategy.largest_factor(living, self._shared)
-            self._averaged = self._strategy.minibatches_in_an_update(living)
+            self._largest = self._strategy.largest_factor(len(living), self._shared)
+            self._averaged = self._strategy.minibatches_in_an_update(len(living))
 
-    def factor(self, step: int, gradient: Callable[[], Tensor], empty: bool = False) -> float:
+    def factor(
+        self,
+        step: int,
+        gradient: Callable[[], Tensor],
+        empty: bool = False,
+        others: NDArray[np.float64] | None = None,
+    ) -> float:
         """Return the factor for this step, and look at its `gradient` (P,), where the next ones depend on it. One of an
-        empty minibatch, which no other learner's is in, tells nothing."""
+        empty minibatch, which no other learner's is in, tells nothing. `others` is what its row knows of others'
+        shares (`Row.others`)."""
         if self.rate == "linear":
             return self._largest
+        if self.rate == "fastest" and others is not None:
+            known = {rank % len(others) for rank in self._living}
+            return round(_PARTS * fastest_over_mean([others[place] for place in known])) / _PARTS
         if self.noise is None:
             return 1.0
         found = gain(self.noise.signal, self._largest, self._averaged)
@@ -62,7 +81,7 @@ def rate_factor(
     rate: LearnersRate, strategy: Strategy, shared: bool, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]
 ) -> RateFactor | None:
     """Return the factor of a learner that keeps `memory`, and for it these `scalars`; None: it is always 1."""
-    if rate == "as-is" or (rate == "gain" and EARLIER not in memory):
+    if rate == "as-is" or (rate == "gain" and EARLIER not in memory) or (rate == "fastest" and not strategy.weighed):
         return None
     noise = GradientNoise(scalars, memory[EARLIER]) if rate == "gain" else None
     return RateFactor(rate, strategy, shared, noise)
@@ -70,15 +89,20 @@ def rate_factor(
 
 def said_at_start(rate: LearnersRate, strategy: Strategy, learners: int, shared: bool) -> str:
     """Return a sentence on the rate that was chosen; empty where there is nothing to choose."""
-    largest = strategy.largest_factor(learners, shared)
-    if learners == 1 or (rate == "as-is" and largest == 1):
+    largest, usual = strategy.largest_factor(learners, shared), rate in ("fastest", "as-is")
+    if learners == 1 or (usual and largest == 1):
         return ""
     if largest == 1:
         why = "they share one minibatch" if shared else f"{strategy.label} moves by the sum of their gradients already"
         return f"rate {rate}: {learners} learners train at the learning rate as it is, for {why}"
-    if rate == "as-is":
+    if rate == "fastest" and strategy.weighed:
         return (
-            f"rate as-is: each of {learners} learners trains at the learning rate of one, and the model moves by "
+            f"rate fastest: the model of {learners} learners moves as far in a second as the fastest of them alone "
+            "would, by gradients with less noise; rate gain or linear moves it further"
+        )
+    if usual:
+        return (
+            f"rate {rate}: each of {learners} learners trains at the learning rate of one, and the model moves by "
             f"1/{largest:.3g} of the sum of their gradients; rate gain or linear moves it further"
         )
     if rate == "linear":
@@ -92,22 +116,43 @@ def said_at_start(rate: LearnersRate, strategy: Strategy, learners: int, shared:
     )
 
 
-def work_of(factors: NDArray[Any], steps: NDArray[np.int64], moves: float) -> tuple[float, float]:
+def work_of(
+    factors: NDArray[Any], steps: NDArray[np.int64], strategy: Strategy, learners: int, minibatches_a_round: int
+) -> tuple[float, float]:
     """Return how many steps of one learner the common model has moved by, and the steps of the fastest learner.
 
     Args:
-        factors: (L,) sums over the steps of each learner.
-        moves: `Strategy.moves`.
+        factors: (L,) sums over the steps of each learner; all 0: every factor was 1.
+        steps: (L,) of each learner.
+        learners: those that live.
     """
-    return float(factors.sum()) * moves, float(steps.max(initial=0))
+    factors, most = factors if factors.any() else steps, float(steps.max(initial=0))
+    if strategy.weighed:  # masses are as steps
+        return float((factors * steps).sum()) / max(1, int(steps.sum())), most
+    return float(factors.sum()) * strategy.moves(learners, minibatches_a_round), most
 
 
-def said_at_end(rate: LearnersRate, strategy: Strategy, learners: int, shared: bool, work: float) -> str:
-    """Return a sentence on how far learners came who moved the model by `work` times the steps of the fastest; empty
-    where all that is known beforehand."""
+def minibatches_averaged(steps: NDArray[np.int64]) -> float:
+    """Return n where the model of learners with so many `steps` (L,) under rate `fastest` moves as that of the fastest
+    alone would by gradients of minibatches n times as large: by shares p_l as the steps it moves by sum p_l s_l, with
+    the variance of sum p_l^2 s_l gradients; n is the square of the first over the second and over the most steps."""
+    s = steps.astype(np.float64)
+    return float((s**2).sum() ** 2 / ((s**3).sum() * s.max())) if s.any() else 1.0
+
+
+def said_at_end(
+    rate: LearnersRate, strategy: Strategy, learners: int, shared: bool, work: float, averaged: float = 1.0
+) -> str:
+    """Return a sentence on how far learners came who moved the model by `work` times the steps of the fastest, and
+    `averaged` so many minibatches (`minibatches_averaged`); empty where all that is known beforehand."""
     largest = strategy.largest_factor(learners, shared)
     if learners == 1 or shared or largest == 1:
         return ""
     if rate == "gain":
         return f"{learners} learners did the work of {work:.2f} (rate gain)"
+    if rate == "fastest" and strategy.weighed:
+        return (
+            f"{learners} learners moved the model as far as {work:.2f} would at the learning rate of one, with the "
+            f"noise of minibatches {averaged:.2f} times as large (rate fastest)"
+        )
     return f"{learners} learners moved the model as far as {work:.2f} would at the learning rate of one (rate {rate})"

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, final
 
@@ -24,6 +24,15 @@ from roundelay.core.effects import Exchange, Fetch, Reach
 from roundelay.core.flat import WHOLE, slices
 from roundelay.runtime.coding import CodedRule, memory_of
 from roundelay.runtime.trace import NO_TRACE, Access, Kind, Trace, Use
+
+MOST_KNOWN = 64
+"""Others of whom a row knows the share at most. Of more learners those of one remainder have one place, in which the
+last that was met stands for all of them."""
+
+
+def others_known(learners: int) -> int:
+    """Return the length of `Row.others` among so many learners."""
+    return min(learners, MOST_KNOWN)
 
 
 class Lock(ABC):
@@ -77,6 +86,9 @@ class Row:
     mass: NDArray[np.float64] | None = None
     """One number, guarded by the row's lock as well: its weight in exchanges that weigh rows (`Exchange.decay`); None:
     the strategy weighs none."""
+    others: NDArray[np.float64] | None = None
+    """(`others_known`,), beside the mass: of each learner, by rank, its share in the pair with this row when this row's
+    learner last asked it for an exchange; 0: it has not since the segment began."""
 
     def __init__(
         self,
@@ -88,8 +100,12 @@ class Row:
         trace: Trace = NO_TRACE,
     ) -> None:
         self.rank, self.vector, self.lock, self.trace = rank, vector, lock, trace
-        self.parts = slices(vector)
         self._versions, self._away = versions, away
+
+    @cached_property
+    def parts(self) -> list[Tensor]:
+        """Its chunks. Most rows of a process are looked at whole, or never: a billion parameters have 15,259."""
+        return slices(self.vector)
 
     @property
     def version(self) -> int:
@@ -111,6 +127,17 @@ class Row:
         """Under the lock: its learner has taken a step."""
         if self.mass is not None:
             self.mass[0] += 1
+
+    def meets(self, peer: int, share: float) -> None:
+        """Under the lock: in an exchange that this row's learner has asked row `peer` for, this row has that `share` of
+        the two."""
+        if self.others is not None:
+            self.others[peer % len(self.others)] = 1 - share
+
+    def forget_others(self) -> None:
+        """Under the lock: a segment begins."""
+        if self.others is not None:
+            self.others[:] = 0
 
     def forget_work(self) -> None:
         """Under the lock: it becomes a copy of another model, on which its learner has not worked."""
@@ -268,7 +295,9 @@ def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
     weights = mine.weight, theirs.weight
     for row, weight, factor in zip((mine, theirs), weights, decay, strict=True):
         row.fade(weight, factor)
-    return shares_of(weights)[0]
+    share = shares_of(weights)[0]
+    mine.meets(theirs.rank, share)
+    return share
 
 
 def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:

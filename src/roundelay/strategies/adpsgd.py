@@ -17,11 +17,11 @@ Neighbour of the k-th exchange:
     random       anybody else, drawn by each learner for itself
     exponential  the learner 1, 2, 4, ... places ahead, by turns
 
-With `weights` "progress" rows are weighed by what their learners do. Row l has a mass m_l, which grows by 1 with every
-update; the exchange of l with j is
+With `weights` "progress", the default under rate `fastest`, rows are weighed by what their learners do. Row l has a
+mass m_l, which grows by 1 with every update; the exchange of l with j is
 
     x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
-    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 64 (`REMEMBERED`)
+    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 256 (`REMEMBERED`)
 
 It leaves m_l x_l + m_j x_j, with the masses it begins with, as it was, and the model is the mean of rows by their
 masses. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
@@ -31,6 +31,15 @@ model advances by sum_l p_l s_l steps a second instead of the mean speed: never 
 (speeds 1 and 1/k) by (1 + 1/k^2) / (1 + 1/k) instead of (1 + 1/k) / 2. A learner that has just come has no mass: its
 first exchange is a copy of the other's row.
 
+Under rate `fastest` (runtime/learners_rate.py) every learner's learning rate is multiplied by
+
+    f = max_l s_l / sum_l p_l s_l = max(s) sum(s) / sum(s^2)
+
+so that the model advances as the fastest learner's row alone would. The variance that gradients add to it in a second,
+f^2 sum_l p_l^2 s_l = max(s)^2 sum(s^3) / sum(s^2)^2 of one gradient's, is at most max(s), that of the fastest alone:
+sum(s^2)^2 >= max(s)^2 sum(s^2) >= max(s) sum(s^3). So a slow learner never harms in this model, and takes noise away. A
+learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent.
+
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
 Where we differ from Lian et al.: exchanges are one-sided, so no bipartite graph is needed against deadlock, and the
@@ -38,23 +47,24 @@ number of learners may be odd. Momentum buffers stay local, as in the public imp
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
 from roundelay.core.topology import doublings, random_ring_neighbours
 from roundelay.strategies.base import Strategy, Traits
 
 Topology = Literal["random-ring", "fixed-ring", "random", "exponential"]
-Weights = Literal["equal", "progress"]
-REMEMBERED = 64
-"""Exchanges with it after which a share 1/e of a row's mass is left: long beside the time between two steps of a slow
-learner, short beside a run."""
+Weights = Literal["auto", "equal", "progress"]
+REMEMBERED = 256
+"""Exchanges with it after which a share 1/e of a row's mass is left: so many that masses of equally fast learners
+differ by little more than a hundredth, and few beside a run."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +102,14 @@ class Asynchronous(Strategy):
 
 @dataclass(frozen=True)
 class PairAverages(Asynchronous):
-    """Base of those whose exchange is a pair average, of equal weights or by progress."""
+    """Base of those whose exchange is a pair average, of equal weights or by progress.
 
-    weights: Weights = "equal"
+    `weights` "auto" is progress where rate `fastest` looks after the learning rate of learners with a minibatch each,
+    and equal elsewhere: under the other rates, and where learners share a round's minibatch, of which a slow one takes
+    less, and every gradient is to count alike.
+    """
+
+    weights: Weights = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,6 +125,11 @@ class PairAverages(Asynchronous):
     @property
     def weighed(self) -> bool:
         return self.weights == "progress"
+
+    def under(self, rate: LearnersRate, shared: bool) -> Self:
+        if self.weights != "auto":
+            return self
+        return replace(self, weights="progress" if rate == "fastest" and not shared else "equal")
 
     def average(self, peer: int, places: int) -> Exchange:
         """The exchange with `peer`, one of `places` whose rows are models."""

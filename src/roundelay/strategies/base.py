@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
 
 
@@ -38,6 +39,8 @@ class Traits:
     rows: Literal["equal", "one model", "own"] = "one model"
     """Rows are equal after every step, for all learners update by one mean of gradients; or learners go on from one
     model when a block ends; or each from a row of its own, which is never quite the others'."""
+    mixes: bool = True
+    """Its learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""
@@ -90,6 +93,12 @@ class Strategy(ABC):
         return FP32
 
     @property
+    def mixes(self) -> bool:
+        """Do learners read vectors of single others, in a `Mix` or in a mean of coded vectors? Then each host of a
+        synchronous run has a link to every other; else to its neighbours in the chain, along which means go."""
+        return self.traits.mixes or not self.form.exact
+
+    @property
     def cuts_rows(self) -> bool:
         """Do parts of a row go their own ways? Then a matrix may be of two moments, and local optimizers are to be
         elementwise."""
@@ -98,6 +107,11 @@ class Strategy(ABC):
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """The living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
+
+    def under(self, rate: LearnersRate, shared: bool) -> "Strategy":
+        """Return the strategy with what its options leave open settled, for learners under this `rate`, who share a
+        round's minibatch or have one each."""
+        return self
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
         """Distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels at the

@@ -25,7 +25,9 @@ from roundelay.strategies.base import Traits, positive, share
 from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
 from roundelay.strategies.quorate import Quorate
 
-TRAITS = Traits(synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period")
+TRAITS = Traits(
+    synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period", mixes=False
+)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,11 @@ class Bsp(Quorate):
 
     name: ClassVar[str] = "bsp"
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period"
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        waits="everybody for the slowest, every period",
+        mixes=False,
     )
 
     def end_block(self, me: Me, mean: Tensor) -> None:

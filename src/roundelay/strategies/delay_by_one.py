@@ -33,6 +33,7 @@ class DelayByOne(Strategy):
         staleness_bound=1,
         waits="everybody for the slowest, behind the gradient",
         rows="own",
+        mixes=False,
     )
 
     async def learn(self, me: Me) -> None:

@@ -32,6 +32,7 @@ class DelayedGradient(Strategy):
         waits="everybody for the slowest, behind the gradient",
         alone_is_sgd=False,
         rows="equal",
+        mixes=False,
     )
 
     async def learn(self, me: Me) -> None:

@@ -86,6 +86,7 @@ class DiLoCo(Quorate):
         staleness_bound=0,
         alone_is_sgd=False,
         waits="everybody for the slowest, every period",
+        mixes=False,
     )
 
     def __post_init__(self) -> None:

@@ -92,6 +92,7 @@ class EasgdSync(_Elastic):
         model="centre",
         alone_is_sgd=False,
         rows="own",
+        mixes=False,
     )
 
     async def learn(self, me: Me) -> None:

@@ -19,7 +19,7 @@ class SerialSgd(Strategy):
     """Plain minibatch SGD."""
 
     name: ClassVar[str] = "sgd"
-    traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="nobody")
+    traits: ClassVar[Traits] = Traits(synchronous=True, conserves=True, staleness_bound=0, waits="nobody", mixes=False)
 
     @property
     def host_options(self) -> frozenset[HostOption]:

@@ -33,7 +33,11 @@ class SlowMo(Quorate):
     name: ClassVar[str] = "slowmo"
     block_memory: ClassVar[tuple[str, ...]] = ("slow_anchor", "slow_momentum")
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=False, staleness_bound=0, waits="everybody for the slowest, every period"
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        waits="everybody for the slowest, every period",
+        mixes=False,
     )
 
     def __post_init__(self) -> None:

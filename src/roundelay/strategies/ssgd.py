@@ -22,7 +22,12 @@ class Ssgd(Strategy):
 
     name: ClassVar[str] = "ssgd"
     traits: ClassVar[Traits] = Traits(
-        synchronous=True, conserves=True, staleness_bound=0, waits="everybody for the slowest, every step", rows="equal"
+        synchronous=True,
+        conserves=True,
+        staleness_bound=0,
+        waits="everybody for the slowest, every step",
+        rows="equal",
+        mixes=False,
     )
 
     @property

@@ -8,10 +8,15 @@ OUT/conf/fbank.conf     options of the features; decode.conf: of the search; onl
 OUT/am/final.mdl        the same network for vosk, which takes off a mean but does not divide
 OUT/global_cmvn.stats   of the average speaker, which live decoders begin with; also in am/
 OUT/about.json          all of this for programs
+
+Kaldi's filterbanks are ours, if it adds no dither. The decoding graph has transition-ids. A transition-id says phone,
+state, pdf, and the way it is left, so that Kaldi finds phones and words in a path. Ours stand where Kaldi's are with
+--reorder=true: the way out of a state on the arc that enters it, its loop behind. Weights are those of the packed
+graph, costs of words in them: transitions cost nothing here, and Kaldi's decoders take all costs from the graph.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,24 +24,18 @@ import numpy as np
 from roundelay import __version__
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.core.files import read_json, refuse_ours, write_json, write_text
-from roundelay.exporting.kaldi.features import (
-    filterbank_of,
-    frame_options,
-    global_statistics,
-    option_lines,
-)
-from roundelay.exporting.kaldi.graph import symbols, with_transition_ids, write_graph_folder
+from roundelay.core.files import atomic_write, read_json, refuse_ours, write_json, write_text
 from roundelay.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of, takes_chunks
 from roundelay.exporting.kaldi.nnet3 import Float64, Network
 from roundelay.exporting.utterance import utterance_scores
 from roundelay.exporting.writing import DESCRIPTION
 from roundelay.packed.folder import PackedModel, PackedSearch, read_packed
-from roundelay.speech.decode.graphs.graph import GraphConfig
-from roundelay.speech.decode.graphs.hmm import graph_of_states
+from roundelay.speech.decode.graphs.graph import FST_FILE, PHONES_FILE, WORDS_FILE, GraphConfig
+from roundelay.speech.decode.graphs.hmm import GraphOfStates, graph_of_states
 from roundelay.speech.decode.graphs.making import LEXICON_FILE, LM_FILE
 from roundelay.speech.decode.graphs.transducers import EPSILON
 from roundelay.speech.decode.lm.arpa_file import read_arpa
+from roundelay.speech.features.parts import Filterbank
 from roundelay.speech.hmm.alignment import TREE
 from roundelay.speech.hmm.formats.kaldi_model import TransitionModel
 from roundelay.speech.hmm.formats.kaldi_model_writing import put_transition_model, write_tree
@@ -44,10 +43,14 @@ from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, expor
 from roundelay.speech.hmm.topology import SILENCE
 from roundelay.speech.hmm.tree import DecisionTree
 from roundelay.speech.kaldi_io.tokens import BinaryOutput, save
-from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay.speech.lexicon.lexicon import INSIDE, SINGLE, WORD_BEGIN, WORD_END, are_by_position, read_lexicon
 from roundelay.speech.search.beam import FEWEST_ACTIVE
+from roundelay.speech.search.fst import Arcs, add_output_cost, write_arrays
 from roundelay.speech.trained import AcousticModel, load_model
 
+GLOBAL_FRAMES = 100_000
+"""Frames that the statistics of the average speaker are said to be of; only ratios count."""
+PLACES = {WORD_BEGIN: "begin", WORD_END: "end", INSIDE: "internal", SINGLE: "singleton"}
 FINAL, GLOBAL = "final.mdl", "global_cmvn.stats"
 VOSK_GRAPH_SCALE = 0.9
 """By which vosk multiplies costs of the graph before it takes the best words of a lattice (src/recognizer.cc)."""
@@ -206,3 +209,83 @@ def _left_out(packed: PackedModel, live: bool) -> tuple[str, ...]:
 
 def _said(answer: bool) -> str:
     return "true" if answer else "false"
+
+
+def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
+    """The one filterbank that all networks of a packed model hear.
+
+    Raises:
+        UserError: they hear something else.
+    """
+    kinds = [one.features for one in packed.networks]
+    parts = kinds[0].parts
+    if any(kind != kinds[0] for kind in kinds) or len(parts) > 1 or not isinstance(parts[0], Filterbank):
+        heard = ", ".join(dict.fromkeys(part.name for kind in kinds for part in kind.parts))
+        raise UserError(f"{folder}: it hears {heard}. Written for Kaldi are models that hear one filterbank.")
+    return parts[0]
+
+
+def frame_options(part: Filterbank, rate: int) -> dict[str, object]:
+    """Options of compute-fbank-feats."""
+    config = part.fbank
+    return {
+        "sample-frequency": rate,
+        "frame-length": config.frame_length_ms,
+        "frame-shift": config.frame_shift_ms,
+        "preemphasis-coefficient": config.preemphasis,
+        "window-type": "povey",
+        "dither": 0,
+        "snip-edges": "true",
+        "num-mel-bins": config.num_bins,
+        "low-freq": config.low_freq,
+        "high-freq": config.high_freq,
+        "use-energy": "false",
+    }
+
+
+def option_lines(options: Mapping[str, object]) -> str:
+    """Contents of a file of options."""
+    return "".join(f"--{name}={value}\n" for name, value in options.items())
+
+
+def global_statistics(mean: Sequence[float], std: Sequence[float]) -> str:
+    """Statistics of the average speaker as Kaldi has them: sums and number of frames, sums of squares and nothing."""
+    sums = GLOBAL_FRAMES * np.array(mean)
+    squares = GLOBAL_FRAMES * (np.square(std) + np.square(mean))
+    rows = [[*sums.tolist(), GLOBAL_FRAMES], [*squares.tolist(), 0]]
+    return f" [\n{''.join('  ' + ' '.join(map(str, row)) + chr(10) for row in rows)}]\n"
+
+
+def with_transition_ids(graph: GraphOfStates, model: TransitionModel, word_cost: float) -> Arcs:
+    """The graph with transition-ids for input labels, and the costs of words."""
+    first = dict(zip((told[:3] for told in model.tuples), model.first_ids.tolist(), strict=True))
+    loop_of = np.array([0, *(first[state] for state in graph.states)])
+    arcs = graph.arcs.arcs.copy()
+    entered = arcs["ilabel"] > 0
+    loops = entered & (arcs["target"] == graph.arcs.source)
+    arcs["ilabel"] = loop_of[arcs["ilabel"]] + (entered & ~loops)
+    return add_output_cost(replace(graph.arcs, arcs=arcs), word_cost)
+
+
+def write_graph_folder(folder: Path, graph: GraphOfStates, arcs: Arcs, pdfs: int) -> None:
+    """Write HCLG.fst, words.txt, phones.txt, num_pdfs and phones/, as utils/mkgraph.sh leaves them."""
+    with atomic_write(folder / FST_FILE) as file:
+        write_arrays(file, arcs)
+    write_text(folder / WORDS_FILE, symbols(graph.symbols.words))
+    write_text(folder / PHONES_FILE, symbols((*graph.symbols.phones, *graph.symbols.disambiguation)))
+    write_text(folder / "num_pdfs", f"{pdfs}\n")
+    write_text(folder / "phones/silence.csl", f"{SILENCE}\n")
+    phones = graph.symbols.phones[1:]
+    if are_by_position(phones):
+        write_text(folder / "phones/word_boundary.int", _boundaries(phones))
+
+
+def symbols(names: Sequence[str]) -> str:
+    """Contents of a symbol table: a name and its number a line."""
+    return "".join(f"{name} {number}\n" for number, name in enumerate(names))
+
+
+def _boundaries(phones: Sequence[str]) -> str:
+    """Places in words of phones, a number and a place a line."""
+    places = ["nonword" if number == SILENCE else PLACES[phone[-2:]] for number, phone in enumerate(phones, 1)]
+    return "".join(f"{number} {place}\n" for number, place in enumerate(places, 1))

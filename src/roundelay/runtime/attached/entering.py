@@ -59,11 +59,12 @@ class AttachTerms:
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
-    rate: LearnersRate = "as-is"  # what becomes of the optimizers' learning rates
+    rate: LearnersRate = "fastest"  # what becomes of the optimizers' learning rates
 
     def __post_init__(self) -> None:
         if self.rate not in get_args(LearnersRate):
             raise UserError(f"rate is {self.rate!r}: choose one of {', '.join(get_args(LearnersRate))}.")
+        object.__setattr__(self, "strategy", self.strategy.under(self.rate, shared=False))
         if self.on_death not in get_args(AttachedDeaths):
             raise UserError(f"on_death is {self.on_death!r}: choose one of {', '.join(get_args(AttachedDeaths))}.")
         if self.on_death == "go-on":

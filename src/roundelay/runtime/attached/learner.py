@@ -42,11 +42,12 @@ from roundelay.runtime.attached.shares import Shares, ShareTables, ShareTerms
 from roundelay.runtime.attached.surroundings import OneHost, SeveralHosts, Surroundings
 from roundelay.runtime.attached.voted_update import EMPTY_WEIGHT, Update, VotedUpdate
 from roundelay.runtime.attached.votes import Vote, VoteTables
-from roundelay.runtime.base import Counts
+from roundelay.runtime.base import Counts, parse_straggler, wall_clock
+from roundelay.runtime.clocks import pause
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
-from roundelay.runtime.launch.world import World
+from roundelay.runtime.launch.world import World, stragglers
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.procs.backend import ArenaBackend
@@ -98,6 +99,8 @@ class AttachedLearner:
         terms.strategy.check(world.learners)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._nothing = (False,) * terms.tensors
+        slow = {one.rank: one for one in map(parse_straggler, stragglers())}
+        self._straggler, self._shown_at = slow.get(world.rank), 0.0
         self._gone, self._segment = False, 1
         self._membership: Membership | None = None
         self._beside: list[BetweenSteps] = []
@@ -235,6 +238,7 @@ class AttachedLearner:
             self._members.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
+            self._shown_at = wall_clock()
         asked = self._asked()
         assert isinstance(asked, GRADIENTS)
         return asked.at.vector
@@ -248,6 +252,8 @@ class AttachedLearner:
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
         assert self.begun
+        if self._straggler is not None:
+            pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
         self._look()
         self.me.learning_rate = learning_rate
         self._update.vote(examples, vote)
@@ -264,10 +270,10 @@ class AttachedLearner:
     def rate_factor(self, gradient: Gradient) -> float:
         """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
         wait for each other it depends on what all of them know."""
-        if self._terms.rate != "as-is":
+        if self._terms.rate in ("gain", "linear") or self.strategy.weighed:
             living = self.me.living if self.strategy.traits.synchronous else self._members.living
-            self._rate.live(len(living))
-        factor = self._rate.factor(self.me.steps, lambda: gradient.vector)
+            self._rate.live(living)
+        factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 

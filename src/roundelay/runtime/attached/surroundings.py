@@ -219,8 +219,8 @@ class SeveralHosts(Surroundings):
         return sorted({*self.taking_part(members), rank})
 
     def means(self) -> Means:
-        together = self._strategy.traits.synchronous
-        return Means(self._arena, self._rank, self._patience, self._here, together, self._goes_on)
+        forwards = self._strategy.traits.synchronous and self._strategy.mixes
+        return Means(self._arena, self._rank, self._patience, self._here, forwards, self._goes_on)
 
     def remote(self) -> RemoteRows:
         return Outbox(self._arena, self._rank, self._here, self._wake, self._patience)

@@ -1,16 +1,30 @@
-"""`roundelay doctor`: which hosts are meant, and their report as a table."""
+"""`roundelay doctor`: where the hosts are found that are meant, who asks whom, and the report as a table.
 
+Either this host is told where the others let it visit (`--hosts`), or all were started alike by `torchrun` or anything
+else that sets its variables: then one process of each host tells the host of rank 0 where it listens, and that one
+visits them all. They meet where the hosts of a run would: at MASTER_ADDR and MASTER_PORT, or where the launcher's store
+says.
+"""
+
+import dataclasses
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict
-from roundelay.runtime.doctor.host import Asked
-from roundelay.runtime.doctor.meeting import alone, go_round, meet, wait_for_visit
-from roundelay.runtime.launch.world import HostPlace, launched, read_by_hand, read_place, secret_file
+from roundelay.runtime.base import wall_clock
+from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
+from roundelay.runtime.doctor.host import Asked, examine
+from roundelay.runtime.doctor.visits import Arrival, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.world import HostPlace, World, launched, read_by_hand, read_place, secret_file
 
+Say = Callable[[str], None]
+Address = tuple[str, int]
+WHERE = "doctor"
 PATIENCE, LISTENING_PATIENCE = 30.0, 600.0
 
 
@@ -84,3 +98,120 @@ def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
             speed, clock = f"{way.megabytes_s:,.1f}", f"{1e3 * way.clock_ahead_s:+,.1f}"
             rows.append((way.origin, way.target, f"{way.latency_ms:.2f}", speed, clock))
     return ["from", "to", "latency ms", "MB/s", "clock ahead ms"], rows
+
+
+def alone(asked: Asked, name: str) -> DoctorReport:
+    """This host only."""
+    return DoctorReport({name: examine(asked)}, [], [])
+
+
+def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
+    """Let others visit; False if nobody said in time that it is over."""
+    server = _server(address, secret, asked, patience)
+    try:
+        say(f"listening at {server.address[0]}:{server.address[1]}")
+        return server.wait(patience)
+    finally:
+        server.close()
+
+
+def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: Asked, patience: float) -> DoctorReport:
+    """Visit the `others`, who listen already, and let every host measure the way to every other."""
+    server = _server(address, secret, asked, patience)
+    try:
+        return _go_round([server.address, *others], secret, asked, patience, [])
+    finally:
+        server.close()
+
+
+def meet(
+    world: World, ranks: Sequence[int], listen: Address, secret: bytes, asked: Asked, patience: float, say: Say
+) -> DoctorReport | None:
+    """All hosts were started alike; this process speaks for one, whose learners have these `ranks`. The host of rank 0
+    has the report; None elsewhere.
+
+    Raises:
+        UserError: this host cannot reach that one, or was not visited in time.
+    """
+    server = _server(listen, secret, asked, patience)
+    try:
+        if 0 not in ranks:
+            _arrive(world, ranks, server, secret, patience)
+            say(f"rank {ranks[0]}: at the host of rank 0; its report is there")
+            if not server.wait(4 * patience + 120):
+                raise UserError(f"rank {ranks[0]}: the host of rank 0 did not come to this one. See what it says.")
+            return None
+        if world.hosted:
+            Rendezvous(world, patience).say(WHERE, dict(zip(("host", "port"), server.address, strict=True)))
+        others: dict[int, Address] = {}
+        missing = set(range(world.learners)) - set(ranks)
+        deadline = wall_clock() + patience
+        while missing and (arrived := server.arrival(deadline - wall_clock())):
+            others[min(arrived.ranks)] = arrived.address
+            missing -= set(arrived.ranks)
+        addresses = [server.address, *(others[rank] for rank in sorted(others))]
+        return _go_round(addresses, secret, asked, patience, sorted(missing))
+    finally:
+        server.close()
+
+
+def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: bytes, patience: float) -> None:
+    """Tell the host of rank 0 where this one listens."""
+    address = (world.address, world.port)
+    if world.hosted:
+        address = Rendezvous(world, patience).hear_address(WHERE)
+    try:
+        arrive(address, Arrival(tuple(ranks), server.address), secret, patience)
+    except LinkError as error:
+        raise UserError(
+            f"rank {ranks[0]}: cannot reach the host of rank 0 at {address[0]}:{address[1]}: {error}. Is the doctor "
+            "running there, is MASTER_ADDR an address of it that this host reaches, and is that port open in firewalls?"
+        ) from error
+
+
+def _go_round(
+    addresses: Sequence[Address], secret: bytes, asked: Asked, patience: float, missing: list[int]
+) -> DoctorReport:
+    """`addresses`: of all hosts, this one first."""
+    between, visited = [], []
+    for rank in missing:
+        change = "Was it started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can it reach them?"
+        between.append(Finding(f"rank {rank}", Verdict.BAD, f"did not come within {patience:.0f} s", change))
+    for address in addresses:
+        try:
+            visited.append(visit(address, secret, patience))
+        except LinkError as error:
+            change = "Is the doctor running there, with the same secret, and may this host reach it?"
+            between.append(Finding(f"{address[0]}:{address[1]}", Verdict.BAD, str(error), change))
+    visited = _told_apart(visited)
+    ways: list[Way] = []
+    for origin in visited:
+        ways += [ask_for_way(origin, target, secret, patience) for target in visited if target is not origin]
+    for host in visited:
+        try:
+            let_leave(host.address, secret, patience)
+        except LinkError as error:
+            between.append(Finding(host.name, Verdict.NOTE, f"was gone before it was told to go: {error}"))
+    between += differences({host.name: host.versions for host in visited}) + judge(ways, asked.parameters)
+    return DoctorReport({host.name: host.findings for host in visited}, ways, between)
+
+
+def _told_apart(visited: Sequence[Visited]) -> list[Visited]:
+    """Hosts by name; with their address where names are the same, as in containers."""
+    names = Counter(host.name for host in visited)
+    return [
+        host
+        if names[host.name] == 1
+        else dataclasses.replace(host, name=f"{host.name} ({host.address[0]}:{host.address[1]})")
+        for host in visited
+    ]
+
+
+def _server(address: Address, secret: bytes, asked: Asked, patience: float) -> VisitServer:
+    try:
+        return VisitServer(address[0], address[1], secret, asked, patience)
+    except OSError as error:
+        raise UserError(
+            f"{address[0]}:{address[1]}: nothing can listen there ({error.strerror or error}). Give --listen an "
+            "address of this host, and a port that is free."
+        ) from error

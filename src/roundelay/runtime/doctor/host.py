@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from secrets import token_hex
 
 from roundelay.core.cores import quota
 from roundelay.core.errors import UserError
 from roundelay.core.memory import available_bytes
 from roundelay.runtime.doctor.findings import Finding, Verdict
-from roundelay.runtime.doctor.scripts import attach
+from roundelay.runtime.launch.local_rendezvous import peer_user
 from roundelay.runtime.procs.memory.locks import FLOCK
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 
@@ -311,8 +312,31 @@ def secrets(asked: Asked) -> Iterator[Finding]:
 
 
 def scripts(_: Asked) -> Iterator[Finding]:
-    """Sockets and descriptors, for learners of somebody's script."""
-    yield from attach()
+    """Needs of `roundelay.attach`, whose learners find each other without a parent: Unix sockets without a file, which
+    carry descriptors and say whose process is at the other end; descriptors of processes, by which the process that
+    speaks to other hosts sees learners end."""
+    name = "\0roundelay-doctor-" + token_hex(8)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asker:
+            listener.bind(name)
+            listener.listen()
+            asker.connect(name)
+            with listener.accept()[0] as answerer:
+                user = peer_user(answerer)
+                socket.send_fds(asker, [b"!"], [asker.fileno()])
+                for descriptor in socket.recv_fds(answerer, 1, 1)[1]:
+                    os.close(descriptor)
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        text = f"learners of a script could not find each other: {error}"
+        change = "Run where Unix sockets and pidfd_open (Linux 5.3) work; some sandboxes have none."
+        yield Finding("attach", BAD, text, change)
+        return
+    if user != os.geteuid():
+        text = f"the kernel says that a process of user {os.geteuid()} is one of {user}"
+        yield Finding("attach", BAD, text, "Start all learners in one container, as one user.")
+        return
+    yield Finding("attach", GOOD, "learners of a script find each other, and share memory, by Unix sockets")
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.launch.peers import peer_user
+from roundelay.runtime.launch.local_rendezvous import peer_user
 from roundelay.runtime.launch.world import HostPlace
 
 

@@ -23,7 +23,6 @@ from typing import Any, Self
 
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_json
-from roundelay.runtime.launch.peers import peer_user
 from roundelay.runtime.launch.world import World
 
 SOCKET_LOOK_SECONDS = 0.02
@@ -32,6 +31,8 @@ MESSAGE_BYTES = 1 << 20
 MESSAGE_SECONDS = 10.0
 """Seconds that the rest of a message may take once it has begun."""
 LENGTH = struct.Struct("<Q")
+CREDENTIALS = struct.Struct("3i")
+"""Process, user and group."""
 ATTACHED = b"\1"
 """The last byte on a connection, of a learner that needs the other no more. Without it, it died."""
 
@@ -300,3 +301,9 @@ def close_all(descriptors: list[int]) -> None:
     """Close descriptors."""
     for descriptor in descriptors:
         os.close(descriptor)
+
+
+def peer_user(connection: socket.socket) -> int:
+    """Return the user of the process that listened, or connected, at the other end, as the kernel knows it."""
+    raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return int(CREDENTIALS.unpack(raw)[1])

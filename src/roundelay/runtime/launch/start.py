@@ -18,9 +18,8 @@ from typing import final
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
-from roundelay.runtime.launch.heap import keep_freed_in
+from roundelay.runtime.launch.c_libraries import keep_freed_in, wait_politely
 from roundelay.runtime.launch.output import Output
-from roundelay.runtime.launch.threads import wait_politely
 from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS, each_a_host, read_place
 from roundelay.runtime.launch.world import learners as learners_of_environment
 

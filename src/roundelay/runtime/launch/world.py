@@ -25,6 +25,10 @@ PLACES = "ROUNDELAY_PLACES"
 """Says how many learners there may ever be; those beyond WORLD_SIZE may join a session that runs."""
 LIVE = "ROUNDELAY_LIVE"
 """Names the folder in which attached sessions say how they are, for `roundelay status`."""
+REPORT = "ROUNDELAY_REPORT"
+"""Names the folder in which an attached session keeps the held-out losses that its script reports."""
+STRAGGLERS = "ROUNDELAY_STRAGGLERS"
+"""Names learners of a script that are to be slow, as `1:3x`, with commas."""
 JOB = "ROUNDELAY_JOB"
 """A random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
 
@@ -365,6 +369,16 @@ def read_by_hand(
 def live_folder(environment: Mapping[str, str] = os.environ) -> str:
     """The folder in which a session is to say how it is; empty where none is named."""
     return environment.get(LIVE, "")
+
+
+def report_folder(environment: Mapping[str, str] = os.environ) -> str:
+    """The folder of the held-out losses that a session reports; empty where none is named."""
+    return environment.get(REPORT, "")
+
+
+def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """The learners that are to be slow, in words."""
+    return [text for text in environment.get(STRAGGLERS, "").split(",") if text]
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> bool:

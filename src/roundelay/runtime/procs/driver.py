@@ -59,13 +59,13 @@ class HostShare:
     Args:
         ranks: of the learners to lead here.
         views: further views of the arena.
-        open_endpoint: called with the path of the arena and its layout before learners start; what each of them is told
-            of how to reach other hosts, by rank.
+        open_endpoint: called with the arena before learners start; what each of them is told of how to reach other
+            hosts, by rank.
     """
 
     ranks: Sequence[int]
     views: tuple[type[View], ...]
-    open_endpoint: Callable[[str, Layout], Mapping[int, str]]
+    open_endpoint: Callable[[Arena], Mapping[int, str]]
 
 
 class ProcsRuntime(Runtime):
@@ -130,7 +130,7 @@ class ProcsRuntime(Runtime):
         if trace:
             self._recorder = Recorder(trace, self._facts(device), self.state())
         try:
-            self._outbox_wakes = {} if share is None else share.open_endpoint(self._path, self.layout)
+            self._outbox_wakes = {} if share is None else share.open_endpoint(arena)
             self.processes.start(self.here)
             for rank, answer in self._collect(self.here, keep_going).items():
                 if answer.problem:

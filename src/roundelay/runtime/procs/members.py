@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
 from roundelay.runtime.imported import ADVICE, GUARDLESS, importable_script, not_imported_again
-from roundelay.runtime.launch.threads import wait_politely
+from roundelay.runtime.launch.c_libraries import wait_politely
 from roundelay.runtime.procs import fork_server
 from roundelay.runtime.procs.worker import SegmentAnswer, WorkerSpec, main
 

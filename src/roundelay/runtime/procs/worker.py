@@ -29,7 +29,7 @@ from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
-from roundelay.runtime.launch.heap import keep_freed
+from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue
@@ -140,7 +140,7 @@ class Worker:
             self.means: Means = between
             self.leave, meanwhile = between.leave, between.look
         else:
-            forwards = spec.here is not None and traits.synchronous
+            forwards = spec.here is not None and traits.synchronous and spec.cluster.strategy.mixes
             self.means = Means(arena, spec.rank, patience, spec.here, forwards, spec.goes_on)
         deferred = Deferred()
         self.me = _state(spec, access, vectors, learner, deferred)

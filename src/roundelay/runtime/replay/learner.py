@@ -109,7 +109,7 @@ class RecordedLearner(Backend):
         self.recorded = Recorded(stage, rank)
         cluster, size = stage.cluster, stage.learner.parameters
         memory = {name: stage.vectors[name][rank] for name in cluster.memory}
-        self._buffer, snapshot = (torch.empty(size, device=stage.place.device) for _ in range(2))
+        self._buffer, snapshot = (torch.empty(size, device=stage.rows_on.device) for _ in range(2))
         self._me = _RecordedState(
             self,
             LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
@@ -162,7 +162,7 @@ class RecordedLearner(Backend):
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient:
         stage, batch = self._stage, effect.batch
         at, out = effect.at.vector, self._buffer
-        statistics = stage.learner.gradient(at, batch, stage.segment.epoch, out, resident=stage.place.resident)
+        statistics = stage.learner.gradient(at, batch, stage.segment.epoch, out, resident=stage.rows_on.resident)
         stage.done.minibatches += 1
         stage.done.progress.advance(1)
         return Gradient(self._buffer, effect.at.version, statistics, float(batch.frames))

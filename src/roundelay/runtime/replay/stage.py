@@ -16,7 +16,7 @@ from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState, Counts, SegmentPlan
 from roundelay.runtime.replay.baton import Baton
 from roundelay.runtime.replay.means import RecordedMeans
-from roundelay.runtime.rows import NoLock, Row
+from roundelay.runtime.rows import NoLock, Row, others_known
 from roundelay.runtime.trace import TraceEvent, Use
 
 
@@ -37,7 +37,7 @@ class Done:
 
 
 @dataclass(frozen=True)
-class Place:
+class RowDevice:
     """Device on which rows are updated; `resident` if learners compute there, and so need no copies."""
 
     device: torch.device
@@ -46,7 +46,7 @@ class Place:
 
 class Stage:
     """Of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are updated at
-    `place`, where they were: every device rounds in its own way."""
+    `rows_on`, where they were: every device rounds in its own way."""
 
     def __init__(
         self,
@@ -54,14 +54,16 @@ class Stage:
         learner: Learner,
         entry: Mapping[str, Any],
         state: ClusterState,
-        place: Place,
+        rows_on: RowDevice,
         events: Sequence[Sequence[TraceEvent]],
         done: Done,
     ) -> None:
         self.cluster, self.learner, self.state, self.done = cluster, learner, state, done
-        self.place = place
+        self.rows_on = rows_on
         self.vectors = {
-            name: [one.to(place.device) for one in value] for name, value in state.vectors.items() if name != "scalars"
+            name: [one.to(rows_on.device) for one in value]
+            for name, value in state.vectors.items()
+            if name != "scalars"
         }
         """(P,) each, by name and row; in the host's memory they are the state's own."""
         self.segment = SegmentPlan.from_json(entry)
@@ -75,7 +77,8 @@ class Stage:
         self.rows = [Row(rank, vector, self.versions, NoLock()) for rank, vector in enumerate(vectors)]
         for row in self.rows[: cluster.learners]:
             row.memory = {name: self.vectors[name][row.rank] for name in cluster.memory}
-            row.mass = self.scalars[row.rank, -1:] if cluster.strategy.weighed else None
+            if cluster.strategy.weighed:
+                row.mass, row.others = self.scalars[row.rank, -1:], np.zeros(others_known(cluster.learners))
         if cluster.centre:
             self.rows[-1].memory = {own: self.vectors[name][0] for own, name in cluster.centre_vectors.items()}
         self.events = [deque(some) for some in events]

@@ -22,7 +22,7 @@ from roundelay.learner.base import Learner
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.learner import RecordedLearner
-from roundelay.runtime.replay.stage import Done, Place, Stage
+from roundelay.runtime.replay.stage import Done, RowDevice, Stage
 from roundelay.runtime.trace import ROWS_ON, Digests, Kind, TraceEvent, digests, load_state, read_entries, read_events
 
 
@@ -62,7 +62,7 @@ class _Replay:
                 f"describes {wanted[0]} of {wanted[1]}."
             )
         self.threads: int = start["threads"]
-        self.place = _place(folder, start, self.learner)
+        self.rows_on = _rows_on(folder, start, self.learner)
         self.events = [_by_command(folder, rank) for rank in range(cluster.learners)]
         self.kept: list[tuple[Digests, ClusterState]] = []
         self.done = Done(progress)
@@ -100,7 +100,7 @@ class _Replay:
         """Repeat a command from `state`, which is then what came of it; how that differs from what was recorded."""
         number = entry["number"]
         events = [some.get(number, []) for some in self.events]
-        stage = Stage(self.cluster, self.learner, entry, state, self.place, events, self.done)
+        stage = Stage(self.cluster, self.learner, entry, state, self.rows_on, events, self.done)
         learners = [RecordedLearner(stage, rank) for rank, some in enumerate(events) if some]
         minibatches = sum(event.kind is Kind.GRAD for some in events for event in some)
         self.progress.start(f"replaying command {number}", minibatches)
@@ -128,15 +128,15 @@ class _Replay:
         raise UserError(f"{self.folder}: the run went on from a state that is not in its trace.")
 
 
-def _place(folder: Path, start: dict[str, Any], learner: Learner) -> Place:
-    """The place of rows, as it was."""
+def _rows_on(folder: Path, start: dict[str, Any], learner: Learner) -> RowDevice:
+    """Return the device of rows, as it was."""
     where, here = start.get(ROWS_ON, "cpu"), "cpu" if learner.device is None else learner.device.type
     if where not in ("cpu", here):
         raise UserError(
             f"{folder}: recorded with rows on {where}, and learners compute on {here} now: a replay needs a machine "
             "like that of the run."
         )
-    return Place(torch.device(where), ROWS_ON in start)
+    return RowDevice(torch.device(where), ROWS_ON in start)
 
 
 def _by_command(folder: Path, rank: int) -> dict[int, list[TraceEvent]]:

@@ -35,7 +35,7 @@ from roundelay.runtime.base import (
 )
 from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
-from roundelay.runtime.rows import NoLock, Row
+from roundelay.runtime.rows import NoLock, Row, others_known
 from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.cost import CostModel, Prices
 from roundelay.runtime.sim.gradients import Gradients
@@ -107,7 +107,8 @@ class SimRuntime(Runtime):
             self._me: list[LearnerState] | list[TimedLearner] = [self._make_state(rank) for rank in range(learners)]
             for me in self._me:
                 me.row.memory = me.memory
-                me.row.mass = self._scalars[me.rank, -1:] if cluster.strategy.weighed else None
+                if cluster.strategy.weighed:
+                    me.row.mass, me.row.others = self._scalars[me.rank, -1:], np.zeros(others_known(learners))
             if cluster.centre:
                 self._rows[-1].memory = {own: self._vectors[name][0] for own, name in cluster.centre_vectors.items()}
         else:

@@ -250,7 +250,7 @@ class VirtualWorld:
             return
         learner.closing = True
         learner.engine.go_on()
-        released = [rank for rank in sorted(self.waiting) if self.gatherings.goes_on(rank, self.seconds)]
+        released = [rank for rank in sorted(self.waiting) if self.gatherings.take_release(rank, self.seconds)]
         for _, other in [self.waiting.pop(rank) for rank in released]:
             other.engine.go_on()
         self._look_at_gathering()

@@ -22,7 +22,7 @@ from roundelay.speech.features.shards import (
     ROWS,
     SHARD,
     SHARDS,
-    ShardPlace,
+    StoreStretch,
     shard_facts,
     stretches,
 )
@@ -103,7 +103,7 @@ def _keep_only(folder: Path, names: set[str]) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _is_there(store: FeatureStore, stretch: ShardPlace, facts: dict[str, object]) -> bool:
+def _is_there(store: FeatureStore, stretch: StoreStretch, facts: dict[str, object]) -> bool:
     """Has it been written before, by a run that was interrupted then?"""
     where = store.folder / SHARDS / stretch.name
     begin, end = stretch.bytes(store.offsets, store.array.shape[1])
@@ -113,7 +113,9 @@ def _is_there(store: FeatureStore, stretch: ShardPlace, facts: dict[str, object]
         return False
 
 
-def _write(store: FeatureStore, stretch: ShardPlace, facts: dict[str, object], utterances: Sequence[Utterance]) -> None:
+def _write(
+    store: FeatureStore, stretch: StoreStretch, facts: dict[str, object], utterances: Sequence[Utterance]
+) -> None:
     where = store.folder / SHARDS / stretch.name
     begin, end = stretch.bytes(store.offsets, store.array.shape[1])
     where.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ class StoredShard:
 
 @final
 @dataclass(frozen=True)
-class ShardPlace:
+class StoreStretch:
     """Utterances `first` to `end` of a store, and the name of the folder of their features."""
 
     name: str
@@ -57,12 +57,12 @@ class ShardPlace:
         return int(offsets[self.first]) * row // UNIT * UNIT, -(-int(offsets[self.end]) * row // UNIT) * UNIT
 
 
-def stretches(index: Mapping[str, Any]) -> tuple[list[ShardPlace], list[ShardPlace]]:
+def stretches(index: Mapping[str, Any]) -> tuple[list[StoreStretch], list[StoreStretch]]:
     """The shards of a store's index, and the stretches of other splits."""
     train, held_out = index[IN_SHARDS]["train"], index[IN_SHARDS]["held_out"]
     return (
-        [ShardPlace(f"train-{n:03d}-of-{len(train):03d}", int(a), int(b)) for n, (a, b) in enumerate(train)],
-        [ShardPlace(f"held-out-{n}", int(a), int(b)) for n, (a, b) in enumerate(held_out)],
+        [StoreStretch(f"train-{n:03d}-of-{len(train):03d}", int(a), int(b)) for n, (a, b) in enumerate(train)],
+        [StoreStretch(f"held-out-{n}", int(a), int(b)) for n, (a, b) in enumerate(held_out)],
     )
 
 
@@ -107,7 +107,7 @@ def shard_files(folder: Path) -> list[Path]:
     return sorted((folder / SHARDS).glob(f"*/{SHARD}"))
 
 
-def _piece(folder: Path, stretch: ShardPlace, index: Mapping[str, Any], offsets: Integers, width: int) -> FilePiece:
+def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offsets: Integers, width: int) -> FilePiece:
     """The file of a stretch, if it is of these features.
 
     Raises:
@@ -124,6 +124,6 @@ def _piece(folder: Path, stretch: ShardPlace, index: Mapping[str, Any], offsets:
     return FilePiece(where / ROWS, *stretch.bytes(offsets, width))
 
 
-def shard_facts(stretch: ShardPlace, index: Mapping[str, Any]) -> dict[str, Any]:
+def shard_facts(stretch: StoreStretch, index: Mapping[str, Any]) -> dict[str, Any]:
     """The content of a stretch's `shard.json`, but for checksums."""
     return {"version": 1, "of": index.get("fingerprint", ""), "utterances": [stretch.first, stretch.end]}

@@ -10,7 +10,7 @@ from roundelay.core.records import UTTERANCES_FILE, WordErrors
 from roundelay.speech.data.manifest import Utterance
 from roundelay.speech.scoring.alignment.counts import Score, UtteranceScore
 from roundelay.speech.scoring.alignment.groups import Group, by_subset
-from roundelay.speech.scoring.formats.ctm import Place
+from roundelay.speech.scoring.formats.ctm import UtterancePosition
 from roundelay.speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
 from roundelay.speech.scoring.formats.trn import trn_name, write_trn
 from roundelay.speech.scoring.normalise import GROUPS_FILE, write_groups
@@ -111,6 +111,6 @@ def _segment(u: Utterance) -> StmSegment:
     return StmSegment(place.file, place.channel, u.speaker, u.start, u.start + u.duration, tuple(u.words), labels)
 
 
-def place_of(utterance: Utterance) -> Place:
+def place_of(utterance: Utterance) -> UtterancePosition:
     """Position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
-    return Place(utterance.recording_id, str(utterance.channel + 1), utterance.start)
+    return UtterancePosition(utterance.recording_id, str(utterance.channel + 1), utterance.start)

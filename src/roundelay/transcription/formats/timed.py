@@ -4,7 +4,7 @@ from typing import Any
 
 from roundelay.core.files import json_line
 from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, textgrid_text, without_gaps
-from roundelay.speech.scoring.formats.ctm import Place, TimedWord, ctm_text
+from roundelay.speech.scoring.formats.ctm import TimedWord, UtterancePosition, ctm_text
 from roundelay.transcription.transcript import ChannelTranscript, Segment
 
 _DECIMALS = 3  # s: a millisecond is finer than any frame
@@ -55,7 +55,7 @@ def timed_word(word: TimedWord) -> dict[str, Any]:
 
 def ctm(transcript: ChannelTranscript) -> str:
     """`name channel start duration word confidence`, a line a word."""
-    place = Place(transcript.name, str(transcript.channel))
+    place = UtterancePosition(transcript.name, str(transcript.channel))
     return ctm_text(transcript.source, {transcript.name: transcript.words}, {transcript.name: place})
 
 

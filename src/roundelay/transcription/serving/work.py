@@ -1,33 +1,52 @@
-"""The work of a process of recognition: one recording to its reply, or one person who speaks, to the end."""
+"""The work of a process of recognition: one recording to its reply, or one person who speaks, to the end.
 
+The words of a recording may be sent as they are found: as server-sent events, `transcript.text.delta` and
+`transcript.text.done`. A delta is the words of an utterance, final, with a blank before them where others came before:
+all deltas together are the text. They are the final words of `roundelay transcribe --stream`.
+
+Recordings come in forms as browsers and clients send them: `multipart/form-data` (RFC 7578), read by starlette and
+python-multipart. A form is a stranger's: it is read in the process of its recording, so that one which takes for ever,
+or too much, is ended with that.
+"""
+
+import asyncio
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, BinaryIO, final
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast, final
 
 import torch
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartParser
 
 from roundelay.core.files import json_line
 from roundelay.core.streams import stream
 from roundelay.packed.model import load_model
+from roundelay.speech.audio.reading import AudioError, Samples
+from roundelay.speech.audio.sound import Sound, open_sound
 from roundelay.speech.bindings import soundfile
+from roundelay.speech.data.problems import Unusable
 from roundelay.transcription.inputs import Recording
-from roundelay.transcription.live import Listening, Live
-from roundelay.transcription.serving.events import events_of
+from roundelay.transcription.live import Listening, Live, heard_in
 from roundelay.transcription.serving.forking import END, PIECE, REPLY_HEAD, TEXT
-from roundelay.transcription.serving.form import read_form
 from roundelay.transcription.serving.limits import Refused
-from roundelay.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, refusal
+from roundelay.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, event, refusal
 from roundelay.transcription.serving.speaking import Speaker
 from roundelay.transcription.transcribing import Options, Recogniser, Transcriber
 from roundelay.transcription.transcript import ChannelTranscript
 
+MOST_FIELDS, _MOST_OF_A_FIELD = 32, 1 << 16
+_READ_AT_ONCE = 1 << 18
+_AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 MOST_WORDS = 1000
 """Words of a model that the page may show."""
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
 
 
 @final
@@ -140,3 +159,79 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
         file.flush()
         found.transcript(file)
     return found
+
+
+def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator[bytes]:
+    """Events of the recording in a file.
+
+    Raises:
+        Refused: it cannot be used; later, this is the last event.
+    """
+    text = ""
+    try:
+        with open_sound(path) as sound:
+            for update in heard_in(listening, _at_most(sound, most_seconds)):
+                if update.final and update.segment.words:
+                    delta = f"{' ' if text else ''}{update.segment.text}"
+                    text += delta
+                    yield event({"type": "transcript.text.delta", "delta": delta})
+    except AudioError as error:
+        why = str(error).replace(str(path), "The recording")
+        if not text:
+            raise Refused(HTTPStatus.BAD_REQUEST, why) from None
+        yield event({"type": "error", "error": {"message": why}})
+        return
+    yield event({"type": "transcript.text.done", "text": text})
+
+
+def _at_most(sound: Sound, seconds: float) -> Sound:
+    def blocks() -> Iterator[Samples]:
+        taken = 0
+        for block in sound.blocks:
+            taken += len(block)
+            if max(taken, sound.samples or 0) > seconds * sound.rate:
+                raise Unusable(f"lasts longer than {seconds:g} s, the most that is transcribed")
+            yield block
+
+    return replace(sound, blocks=blocks())
+
+
+def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
+    """The recording, `file`, as a file without a name, and all other fields by name; of several of one name the last.
+
+    Args:
+        kind: the Content-Type.
+
+    Raises:
+        Refused: it is no form, a broken one, or one without a recording.
+    """
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")
+    headers = Headers({"content-type": kind})
+    parser = MultiPartParser(
+        headers, _read_pieces(body), max_files=1, max_fields=MOST_FIELDS, max_part_size=_MOST_OF_A_FIELD
+    )
+    try:
+        form = asyncio.run(parser.parse())
+    except Exception as error:  # whatever a stranger's form makes of its reader
+        raise Refused(HTTPStatus.BAD_REQUEST, f"The form is broken: {str(error) or type(error).__name__}") from None
+    file = form.get("file")
+    if isinstance(file, str):
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` is text without a file name; send it as a file: -F file=@NAME.")
+    if file is None or not file.size:
+        raise Refused(HTTPStatus.BAD_REQUEST, "The form has no `file`, or an empty one, or ends within it.")
+    if file.headers.get("content-transfer-encoding", "").strip().lower() not in _AS_IT_IS:
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` has a Content-Transfer-Encoding. Send its bytes as they are.")
+    return _on_disk(file), {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _read_pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := body.read(_READ_AT_ONCE):
+        yield piece
+
+
+def _on_disk(upload: UploadFile) -> BinaryIO:
+    spooled = cast("SpooledTemporaryFile[bytes]", upload.file)  # a small one has no descriptor yet
+    spooled.rollover()
+    spooled.flush()
+    return upload.file

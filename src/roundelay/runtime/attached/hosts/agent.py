@@ -1,7 +1,7 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, final
@@ -279,7 +279,7 @@ class SessionAgent:
                     raise UserError(f"rank {host.here[0]}: {error}. Can all hosts reach each other?") from error
                 self._send("replied")
             case "give":
-                self._give(checks.wholes(header["rows"]))
+                self._give(checks.wholes(header["rows"]), checks.mapping(header["laid_out"]))
             case "come":
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True
@@ -314,14 +314,12 @@ class SessionAgent:
             self._said_back = waiting
             self._send("back", ranks=waiting)
 
-    def _give(self, rows: list[int]) -> None:
+    def _give(self, rows: list[int], laid_out: Mapping[str, str]) -> None:
         host, link = self._host, self._monitored
         assert link is not None
         host.stop_means()
         try:
-            for rank in host.here:
-                if rank in rows:
-                    bulk.send_vector(link, "row", rank, host.arena.vector("row", rank))
+            bulk.give(link, host.arena, "row", [rank for rank in host.here if rank in rows], laid_out)
             host.send_shown(link, [rank for rank in host.here if host.arena.liveness.alive[rank]])
         except LinkError as error:
             self._gone(str(error))

@@ -24,10 +24,11 @@ from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
-from roundelay.runtime.hosts.control.bulk import EVERYONE
+from roundelay.runtime.hosts.control.bulk import EVERYONE, lay_out
 from roundelay.runtime.hosts.control.coordinator import OWN_HOST
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.membership import HostMembership
+from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
@@ -293,7 +294,12 @@ class SessionCoordinator:
         if kind in WITH_MODEL:
             centre = host.strategy.traits.model == "centre"
             holders = host.strategy.holders(tuple(present))
-            hosts.ask("give", "what its learners' rows are", rows=[] if centre else list(holders))
+            alike = names_alike(host.strategy, ())
+            here = [rank for rank in present if rank in host.here]
+            elsewhere = [rank for rank in holders if rank not in host.here]
+            laid_out = lay_out(host.arena, alike, here[0], elsewhere) if here else {}
+            wanted = [] if centre else list(holders)
+            hosts.ask("give", "what its learners' rows are", rows=wanted, laid_out=laid_out)
             rows = host.arena.rows()
             if centre:
                 host.model.copy_(rows[-1].vector)

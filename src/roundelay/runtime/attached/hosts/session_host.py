@@ -86,7 +86,7 @@ class SessionHost:
         self._means: HostMeans | None = None
         self._next_look = 0.0
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
-        self.wakes = self.links.endpoint.open(path, layout)
+        self.wakes = self.links.endpoint.open(arena)
         """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
 
     # Learners ---------------------------------------------------------------------------------------------------------

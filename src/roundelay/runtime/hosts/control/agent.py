@@ -6,7 +6,7 @@ answers within `host_patience`: nothing outlives a run.
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.next_place import LedByAnother, led_by_another
 from roundelay.runtime.hosts.terms import HostTerms, fingerprint
+from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout, Message
@@ -277,8 +278,9 @@ class _HostAgent:
                 case "part":
                     self._train(header)
                 case "give":
+                    laid_out = checks.mapping(header["laid_out"])
                     for name in header["names"]:
-                        self._give(str(name))
+                        self._give(str(name), laid_out)
                     self._send("replied", integers=bulk.integers(self._arena, self._place.ranks))
                 case "load":
                     bulk.enter_integers(self._arena, range(self._place.learners), header["integers"])
@@ -295,10 +297,9 @@ class _HostAgent:
             raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
         self._send("replied")
 
-    def _give(self, name: str) -> None:
+    def _give(self, name: str, laid_out: Mapping[str, str]) -> None:
         try:
-            for rank in self._place.ranks:
-                bulk.send_vector(self._monitored, name, rank, self._arena.vector(name, rank))
+            bulk.give(self._monitored, self._arena, name, self._place.ranks, laid_out)
         except LinkError as error:
             self._gone(str(error))
 

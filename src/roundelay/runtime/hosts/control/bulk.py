@@ -1,9 +1,13 @@
 """Rows and what belongs to them, from the arena of one host to that of another, in pieces.
 
+A vector that is expected to be the same on all hosts stays where it is: the host that asks for it lays out its own in
+the place of all others, and says its digest; only what has another digest is sent.
+
 Legend: P parameters.
 """
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +23,28 @@ ROW_PIECE = 8 * CHUNK
 """Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
 EVERYONE = -1
 """In place of a rank: all learners of the host that is written to."""
+
+
+def lay_out(arena: Arena, names: Collection[str], source: int, ranks: Iterable[int]) -> dict[str, str]:
+    """Copy vectors `names` of learner `source` into those of `ranks`; their digests, by name."""
+    for name in names:
+        for rank in ranks:
+            arena.vector(name, rank).copy_(arena.vector(name, source))
+    return {name: digest(arena.vector(name, source)) for name in names}
+
+
+def digest(vector: Tensor) -> str:
+    """Return the SHA-256 of a vector (P,), as it lies in memory: nobody finds another vector of the same."""
+    lying: Any = vector.numpy()
+    return hashlib.sha256(memoryview(lying).cast("B")).hexdigest()
+
+
+def give(monitored: MonitoredLink, arena: Arena, name: str, ranks: Iterable[int], laid_out: Mapping[str, str]) -> None:
+    """Send vector `name` of learners `ranks`, but for those that the other end has `laid_out`, by name and digest."""
+    for rank in ranks:
+        vector = arena.vector(name, rank)
+        if name not in laid_out or digest(vector) != laid_out[name]:
+            send_vector(monitored, name, rank, vector)
 
 
 def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) -> None:

@@ -92,7 +92,7 @@ class MultiHostRuntime(Runtime):
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
         events = HostEvents(self._heard, self._left, self._local.peers, self._came)
         self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
-        self._mirrors = Mirrors(self._arena, self._hosts, cluster.strategy, self._needs_all)
+        self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
             self._hosts.gather()

@@ -34,6 +34,8 @@ class HostLinks:
         if synchronous and library is not None:
             check_library(library, place.ranks[0])
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
+        # Hosts that agree on who takes part in means do so over the links for mixes (agreement.py).
+        self._all_to_all = strategy.mixes or library is not None or terms.on_death == "go-on"
         self.endpoint = ExchangeEndpoint(place, terms, router, strategy)
         self._peers: PeerLinks | None = None
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
@@ -43,7 +45,7 @@ class HostLinks:
         self.endpoint.settle(host, hosts)
         if self._synchronous:
             patience, largest = self._terms.host_patience, 4 * parameters
-            self._peers = PeerLinks(self._router, hosts, host, patience, largest, self._terms.encrypt)
+            self._peers = PeerLinks(self._router, hosts, host, patience, largest, self._all_to_all, self._terms.encrypt)
 
     def meet(self, addresses: Sequence[Address]) -> None:
         """Connect to all other hosts, under a synchronous strategy.

@@ -1,4 +1,5 @@
-"""Links between all hosts of a synchronous run: a chain for means, and a link between any two for mixes."""
+"""Links between the hosts of a synchronous run: a chain for means, and, where that is asked for, a link between any two
+for mixes."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ class PeerLinks:
         hosts: the ranks of each, in rank order; this one is number `host` of them.
         patience: how long hosts are; links are more patient, for it is not for them to say who is dead.
         largest: bytes of a vector.
+        mixes: is there to be a link to every other host?
         encrypts: is what goes over the links hidden?
     """
 
@@ -32,9 +34,10 @@ class PeerLinks:
         host: int,
         patience: float,
         largest: int,
+        mixes: bool = True,
         encrypts: bool = True,
     ) -> None:
-        self.hosts, self.host, self._patience = hosts, host, 2 * patience
+        self.hosts, self.host, self._patience, self.mixes = hosts, host, 2 * patience, mixes
         self._largest, self._encrypts = largest, encrypts
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
         self._chains: dict[int, tuple[list[int], Link]] = {}  # by host, the newest of its own, and of which chain
@@ -51,7 +54,7 @@ class PeerLinks:
 
     @property
     def mix_links(self) -> Mapping[int, Link]:
-        """By host: all others."""
+        """By host: all others, or none."""
         return self._links[MIX]
 
     def _take(self, link: Link) -> None:
@@ -61,7 +64,7 @@ class PeerLinks:
         if role == CHAIN and number is not None and type(host) is int and host in later:
             self._renew(host, checks.wholes(number, 2), link)
             return
-        if type(host) is not int or host not in (later[:1] if role == CHAIN else later):
+        if type(host) is not int or host not in (later[:1] if role == CHAIN else later if self.mixes else ()):
             link.blame(f"comes for {role!r} as host {host!r}, which is not expected here")
             return
         self._add(role, host, link)
@@ -74,14 +77,15 @@ class PeerLinks:
             old.close()
 
     def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
-        """Connect to the hosts before this one, and wait for those after it.
+        """Connect to the hosts before this one that it is to have links to, and wait for those after it.
 
         Raises:
             LinkError: one of those does not answer.
             TimeoutError: one of these did not come within `seconds`; says which.
         """
-        for host in range(self.host):
-            for role in (CHAIN, MIX) if host == self.host - 1 else (MIX,):
+        wanted = {CHAIN: range(max(0, self.host - 1), self.host), MIX: range(self.host if self.mixes else 0)}
+        for role, earlier in wanted.items():
+            for host in earlier:
                 link = Link.connect(
                     addresses[host],
                     secret,
@@ -93,9 +97,13 @@ class PeerLinks:
                 self._add(role, host, link)
         self._dialled = addresses, secret, seconds
         later = range(self.host + 1, len(addresses))
-        if not until(lambda: not set(later) - set(self.mix_links) and not set(later[:1]) - set(self.chain), seconds):
-            missing = sorted(set(later) - set(self.mix_links)) or [self.host + 1]
-            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing}")
+
+        def missing() -> list[int]:
+            mixing = {*later} - {*self.mix_links} if self.mixes else set[int]()
+            return sorted({*later[:1]} - {*self.chain} | mixing)
+
+        if not until(lambda: not missing(), seconds):
+            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
     def _renew(self, host: int, number: list[int], link: Link) -> None:
         """A link to a host for a chain in the place of another."""

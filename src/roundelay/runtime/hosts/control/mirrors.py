@@ -1,5 +1,6 @@
 """Vectors of learners elsewhere, as the coordinator has them: mirrors, brought up to date when they are asked for."""
 
+from collections.abc import Sequence
 from typing import final
 
 from roundelay.core.errors import UserError
@@ -13,15 +14,22 @@ from roundelay.strategies.base import Strategy
 
 @final
 class Mirrors:
-    """Vectors of learners elsewhere, in the arena of this host.
+    """Vectors of learners elsewhere, in the arena of this host. Rows that all go on from, or that are equal after every
+    step, are laid out from those of this host, and do not travel (bulk.py).
 
     Under a synchronous strategy nobody can do without a host that is lost.
+
+    Args:
+        here: ranks of this host.
     """
 
-    def __init__(self, arena: Arena, hosts: HostMembership, strategy: Strategy, needs_all: bool) -> None:
+    def __init__(
+        self, arena: Arena, hosts: HostMembership, here: Sequence[int], strategy: Strategy, needs_all: bool
+    ) -> None:
         self.names = ("row", *arena.layout.memory)
         self._arena, self._hosts, self._strategy, self._needs_all = arena, hosts, strategy, needs_all
         self._stale: set[str] = set()  # newer there
+        self._here, self._alike = here, names_alike(strategy, arena.layout.memory)
 
     def begin_segment(self) -> None:
         """Learners are about to train."""
@@ -35,7 +43,8 @@ class Mirrors:
         """
         wanted = [name for name in names if name in self._stale]
         if wanted:
-            self._hosts.ask("give", "what its learners' rows are", names=wanted)
+            laid_out = self._lay_out([name for name in wanted if name in self._alike])
+            self._hosts.ask("give", "what its learners' rows are", names=wanted, laid_out=laid_out)
             self._stale.difference_update(wanted)
         if self._needs_all and self._hosts.lost:
             gone, (why, otherwise) = self._hosts.lost[0], ended_by_death(self._strategy)
@@ -44,6 +53,14 @@ class Mirrors:
                 f"The last checkpoint is complete: the same command resumes, also with fewer learners."
                 f"{' ' * bool(otherwise)}{otherwise}"
             )
+
+    def _lay_out(self, names: Sequence[str]) -> dict[str, str]:
+        """Copy those of a living learner of this host into the mirrors; their digests."""
+        living = [rank for rank in self._here if self._arena.liveness.alive[rank]]
+        if not living:
+            return {}
+        elsewhere = [rank for rank in range(self._arena.layout.learners) if rank not in self._here]
+        return bulk.lay_out(self._arena, names, living[0], elsewhere)
 
     def send(self) -> None:
         """Load what is here into the learners elsewhere."""
@@ -57,3 +74,12 @@ class Mirrors:
         numbers = bulk.integers(self._arena, range(self._arena.layout.learners))
         self._hosts.ask("load", "that it has loaded a state", integers=numbers)
         self._stale.clear()
+
+
+def names_alike(strategy: Strategy, memory: Sequence[str]) -> set[str]:
+    """Names of the vectors that all learners have alike when a segment ends: their rows under a synchronous strategy
+    that declares it, and what optimizers remember where rows are equal after every step."""
+    traits = strategy.traits
+    if not traits.synchronous or traits.model == "centre" or traits.rows == "own":
+        return set()
+    return {"row"} | ({*memory} - {*strategy.memory} if traits.rows == "equal" else set())

@@ -6,7 +6,6 @@ a time, under the lease of the row.
 Legend: P parameters.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from roundelay.runtime.hosts.exchange.row_format import (
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
-from roundelay.runtime.procs.memory.arena import Arena, Layout
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 
 TO_CHECK_OUT = 0.5
@@ -52,19 +51,19 @@ class RowCarrier:
     """Carries row `rank`.
 
     Args:
-        arena: path of the host's arena.
-        layout: of that arena.
+        arena: of the host, as this process has mapped it.
         network: the other hosts.
         leases: on the rows of this host.
     """
 
-    def __init__(self, rank: int, arena: str, layout: Layout, network: HostNetwork, leases: RowLeases) -> None:
-        self._rank, self._layout, self._network, self._leases = rank, layout, network, leases
+    def __init__(self, rank: int, arena: Arena, network: HostNetwork, leases: RowLeases) -> None:
+        self._rank, self._network, self._leases = rank, network, leases
+        self._layout = layout = arena.layout
         self._until = 0.0  # when a wait for the row's lock ends
         patience = Patience(rank, network.patience, self._look_at_clock)
-        self.arena = Arena(os.open(arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
+        self.arena = arena.with_own_locks(patience)
         self.alive = self.arena.liveness.alive
-        self._row = self.arena.row(rank, self.arena.vector("row", rank))
+        self._row = self.arena.row(rank)
         self.links = LearnerLinks(network, rank, False, largest(layout))
         self._sent, self._found = Buffer(layout.parameters), Buffer(layout.parameters, 1 + len(layout.memory))
         self._scratch = Scratch()
@@ -187,6 +186,8 @@ class RowCarrier:
             if not self._is_back(lease) or not wanted():
                 return None
             row.fade(terms.mass, terms.decays[0])
+            if share is not None and terms.asked is None:
+                row.meets(terms.peer, share)
             row.begin()
             untouched = row.version == seen
             if not terms.report:

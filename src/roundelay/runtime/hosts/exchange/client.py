@@ -46,7 +46,7 @@ from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import LEFT_OUT, read_text
-from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
@@ -60,8 +60,7 @@ class ExchangeClient:
     """One host's client for all its learners. Start it before the learners, close it after them.
 
     Args:
-        arena: path of the host's arena, as learners are told it.
-        layout: of that arena; it has rows for all learners of the run.
+        arena: of the host, as this process has mapped it; it has rows for all learners of the run.
         network: the other hosts.
         row_leases: of the rows of this host; its server's too.
         row_format: of rows on their way.
@@ -72,14 +71,13 @@ class ExchangeClient:
 
     def __init__(
         self,
-        arena: str,
-        layout: Layout,
+        arena: Arena,
         network: HostNetwork,
         row_leases: RowLeases,
         row_format: RowFormat | None = None,
         cpu_budget: CpuBudget | None = None,
     ) -> None:
-        self.arena, self.layout, self.network, self.row_leases = arena, layout, network, row_leases
+        self.arena, self.layout, self.network, self.row_leases = arena, arena.layout, network, row_leases
         self.row_format, self.cpu_budget = row_format or RowFormat(), cpu_budget
         self.here = tuple(rank for rank, home in enumerate(network.homes) if home == network.host)
         self.error = ""
@@ -127,7 +125,7 @@ class LearnerChannel:
         self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._bell, False)
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
-        self.carrier = RowCarrier(rank, client.arena, client.layout, client.network, client.row_leases)
+        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases)
         self._arena = self.carrier.arena
         self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
         self._requests = LearnerLinks(self._network, rank, True, 0)

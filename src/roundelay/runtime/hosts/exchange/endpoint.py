@@ -16,7 +16,7 @@ from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.procs.memory.arena import Layout
+from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
 HERE, SOMEWHERE = 0, 1
@@ -31,10 +31,11 @@ class ExchangeEndpoint:
     def __init__(self, place: HostPlace, terms: HostTerms, router: Router, strategy: Strategy) -> None:
         self._place, self._terms, self._router, self._strategy = place, terms, router, strategy
         self._client: ExchangeClient | None = None
-        self._server: ExchangeServer | None = None
+        self.server: ExchangeServer | None = None
+        """Once it is open."""
 
-    def open(self, arena: str, layout: Layout) -> Mapping[int, str]:
-        """Begin, for the arena at that path; by rank, the path of the pipe that wakes each learner's channel."""
+    def open(self, arena: Arena) -> Mapping[int, str]:
+        """Begin, for that arena; by rank, the path of the pipe that wakes each learner's channel."""
         _one_thread_each()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
@@ -43,9 +44,9 @@ class ExchangeEndpoint:
             HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypt
         )
         row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
-        self._client = client = ExchangeClient(arena, layout, network, RowLeases(), row_format, cpu_budget)
-        self._server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
-        self._router.give(EXCHANGE, self._server.serve)
+        self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, cpu_budget)
+        self.server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
+        self._router.give(EXCHANGE, self.server.serve)
         client.start()
         return client.wake
 
@@ -67,15 +68,17 @@ class ExchangeEndpoint:
             own = self._client.network.host
             self._client.peers_changed({n: where for n, where in enumerate(addresses) if where[1] and n != own})
             self._client.living_changed()
+        if self.server is not None:
+            self.server.living_changed()
 
     @property
     def error(self) -> str:
         """The traceback of what should not have happened, if something did."""
-        return next((side.error for side in (self._client, self._server) if side is not None and side.error), "")
+        return next((side.error for side in (self._client, self.server) if side is not None and side.error), "")
 
     def readings(self) -> Iterator[Reading]:
         """Of each host that was asked, or asks."""
-        for side in (self._client, self._server):
+        for side in (self._client, self.server):
             for host, traffic in side.traffic().items() if side is not None else ():
                 yield host, traffic.sent_bytes, traffic.received_bytes, traffic.waited_s
 
@@ -83,8 +86,8 @@ class ExchangeEndpoint:
         """Requests under way come to nothing. Safe to call twice."""
         if self._client is not None:
             self._client.close()
-        if self._server is not None:
-            self._server.close()
+        if self.server is not None:
+            self.server.close()
 
 
 def _one_thread_each() -> None:

@@ -4,10 +4,11 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn
+from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, OutOfTurn, Role
 from roundelay.runtime.hosts.terms import EXCHANGE, identity
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import (
@@ -142,6 +143,8 @@ class LearnerLinks:
                 raise
             else:
                 if not state.word:
+                    if state.role is Role.CLIENT and len(reply.payload):
+                        self._settle(link, message)
                     return reply
             finally:
                 traffic = self.traffic.setdefault(host, LinkTraffic())
@@ -162,6 +165,11 @@ class LearnerLinks:
         except OutOfTurn as error:
             raise BadFrame(f"{link.peer} answers out of turn: {error}") from error
         return reply
+
+    def _settle(self, link: Link, message: Outgoing) -> None:
+        """Let the server forget its reply, which is here. If it does not hear this, it hears of the next exchange."""
+        with suppress(LinkError):
+            link.send(SETTLED, {"n": message.header["n"]})
 
     def _link(self, host: int, deadline: float) -> Link:
         """The link to `host`: the one there is, or a new one."""

@@ -1,14 +1,14 @@
 """Applies exchanges of other hosts' clients to rows of this host: the other half of client.py.
 
 Every learner elsewhere has a session here for its exchanges and fetches, and one for its requests to lower ranks: a
-thread, a link, room for one message, and the last reply, for the case that the link breaks before it has arrived. A
-request is served by the client of the row that is asked for: it carries the row to the asker's host, where the asker's
-own row is visited (states.py). So at most one request of each learner is pending here, however many it sends.
+link, and the last reply, for the case that the link breaks before it has arrived. It takes a thread while it attends to
+a message (link_watch.py), and one of the host's buffers while a row is on its way (buffer_pool.py). A request is served
+by the client of the row that is asked for: it carries the row to the asker's host, where the asker's own row is visited
+(states.py). So at most one request of each learner is pending here, however many it sends.
 Whatever a message says is checked before anything is done; one that makes no sense closes its link, and is counted with
 the malformed frames.
 """
 
-import os
 import threading
 import time
 import traceback
@@ -23,8 +23,10 @@ from torch import Tensor
 from roundelay.algorithms.rules import StrategyRule
 from roundelay.core.codec import FP32
 from roundelay.core.effects import Exchange, Gather
+from roundelay.runtime.hosts.exchange.buffer_pool import BufferPool
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
+from roundelay.runtime.hosts.exchange.link_watch import LinkWatch
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import (
     LARGEST_NUMBER,
@@ -43,16 +45,26 @@ from roundelay.runtime.hosts.exchange.row_format import (
     apply_report,
     encode,
 )
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
+from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
 from roundelay.runtime.procs.coordination.outbox import is_here
-from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
 
 SERVER = -2
 """The rank of the one who waits, in what is said of a wait for a lock."""
+
+
+BUFFERS_A_ROW = 2
+"""Of this host, and the centre: one for what is applied to it, one for what comes meanwhile."""
+
+
+class _OfThread(threading.local):
+    """Chunks that stay in the cache of whichever thread is at work."""
+
+    def __init__(self) -> None:
+        self.scratch = Scratch()
 
 
 class _Superseded(Exception):
@@ -85,13 +97,18 @@ class ExchangeServer:
         self.client, self.patience, self.strategy = client, patience, strategy
         self._gate = threading.Lock()
         self._sessions: dict[tuple[int, bool], PeerSession] = {}
+        layout = client.layout
+        self.buffers = BufferPool(
+            partial(Buffer, layout.parameters, 1 + len(layout.memory)), BUFFERS_A_ROW * (len(client.here) + 1)
+        )
         self._errors: dict[int, Tensor] = {}
         self._closed = False
+        self.watch, self.of_thread = LinkWatch("exchange server"), _OfThread()
         self.error = ""
         """The traceback of what should not have happened, if something did."""
 
     def serve(self, link: Link) -> None:
-        """Attend to what comes over `link`, on a thread of its own, until it is closed: a link whose hello says
+        """Attend to what comes over `link`, in other threads, until it is closed: a link whose hello says
         `"what": "exchange"`, of whom, and whether it is for requests."""
         rank, host, requests = link.hello.get("rank"), link.hello.get("host"), link.hello.get("requests") is True
         learners = self.client.layout.learners
@@ -110,6 +127,13 @@ class ExchangeServer:
                 session = self._sessions[rank, requests] = PeerSession(self, rank)
             session.attend(link)
 
+    def living_changed(self) -> None:
+        """The arena says by now who lives."""
+        with self._gate:
+            sessions = list(self._sessions.values())
+        for session in sessions:
+            session.living_changed()
+
     def error_of(self, row: int) -> Tensor:
         """The memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
         with self._gate:
@@ -126,8 +150,13 @@ class ExchangeServer:
     def close(self) -> None:
         """Close all links. Safe to call twice."""
         with self._gate:
-            self._closed = True
+            closed, self._closed = self._closed, True
             sessions, self._sessions = list(self._sessions.values()), {}
+        if closed:
+            return
+        for session in sessions:
+            session.hang_up()
+        self.watch.close()
         for session in sessions:
             session.close()
 
@@ -139,67 +168,120 @@ class PeerSession:
     def __init__(self, server: ExchangeServer, asker: int) -> None:
         self._server, self._client, self._asker = server, server.client, asker
         layout, patience = self._client.layout, Patience(SERVER, server.patience, self._look)
-        self._arena = arena = Arena(os.open(self._client.arena, os.O_RDWR | os.O_CLOEXEC), layout, patience)
-        here = self._client.here
-        self._rows = {row.rank: row for row in arena.rows() if is_here(row.rank, layout.learners, here)}
+        self._arena = arena = self._client.arena.with_own_locks(patience)
+        here = [rank for rank in range(layout.rows) if is_here(rank, layout.learners, self._client.here)]
+        self._rows = {rank: arena.row(rank) for rank in here}
         self._alive = arena.liveness.alive
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
-        self._hold, self._scratch = Buffer(layout.parameters, 1 + len(layout.memory)), Scratch()
+        self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
         self._until = 0.0
+        self._turn = threading.Lock()  # held while a message is attended to
         self._link: Link | None = None  # the newest
-        self._mine: Link | None = None  # the thread's
-        self._thread: threading.Thread | None = None
+        self._mine: Link | None = None  # that of the last message
+        self._before = 0, 0  # bytes sent to and received from its host over links before
         self.traffic: dict[int, LinkTraffic] = {}
 
     def attend(self, link: Link) -> None:
         """From now on to `link`; whatever was before it is over first."""
-        before, self._link = (self._link, self._thread), link
-        if before[0] is not None:
-            before[0].close()
-        self._thread = threading.Thread(
-            target=self._attend, args=(link, before[1]), daemon=True, name=f"exchange server of {link.peer}"
-        )
-        self._thread.start()
-
-    def _attend(self, link: Link, before: threading.Thread | None) -> None:
+        before, self._link = self._link, link
         if before is not None:
-            before.join()
-        self._mine, life, host = link, str(link.hello.get("life")), link.hello["host"]
-        if life != self._life:  # its numbers begin again
-            self._life = life
-            self._forget()
-        traffic = self.traffic.setdefault(host, LinkTraffic())
-        sent, received = traffic.sent_bytes, traffic.received_bytes
-        used, cpu_budget = time.thread_time(), self._client.cpu_budget
-        try:
-            while True:
-                message = link.receive(None, into=self._hold.view)  # a message that breaks is forgotten
-                reply = self._answer(message)
-                counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
-                traffic.exchanges += counts
-                traffic.lost += counts and reply.kind == Event.GONE.value
-                link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
-                traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
-                if cpu_budget is not None:
-                    cpu_budget.spent(time.thread_time() - used)
-                used = time.thread_time()
-        except (LinkError, _Superseded):
-            pass
-        except Senseless as error:
-            link.blame(f"asks for an exchange that makes no sense: {error}")
-        except Exception:
-            self._server.error = traceback.format_exc()
-        finally:
-            if self._state.offer(Event.CUT):  # nothing has come of the last message
-                self._last = _Reply()
-            link.close()
+            before.close()
+        self._server.watch.add(link, partial(self._attend, link))
+
+    def _attend(self, link: Link) -> bool:
+        """Attend to what has come over the link, if it is still the one; False: nothing more will."""
+        with self._turn:
+            if link is not self._link:
+                return False
+            host = link.hello["host"]
+            traffic = self.traffic.setdefault(host, LinkTraffic())
+            if link is not self._mine:
+                self._mine, self._before = link, (traffic.sent_bytes, traffic.received_bytes)
+                if (life := str(link.hello.get("life"))) != self._life:  # its numbers begin again
+                    self._life = life
+                    self._settle()
+            used, goes_on = time.thread_time(), False
+            try:
+                self._hear(link, traffic)
+                goes_on = True
+            except LinkTimeout:  # it was looked at for nothing
+                goes_on = True
+            except (LinkError, _Superseded):
+                pass
+            except Senseless as error:
+                link.blame(f"asks for an exchange that makes no sense: {error}")
+            except Exception:
+                self._server.error = traceback.format_exc()
+            sent, received = self._before
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
+            if (cpu_budget := self._client.cpu_budget) is not None:
+                cpu_budget.spent(time.thread_time() - used)
+            if not goes_on:
+                link.close()
+                self._forget_the_dead()
+            return goes_on
+
+    def _hear(self, link: Link, traffic: LinkTraffic) -> None:
+        """Take the next message, and reply to it."""
+        try:
+            message = link.receive(0.0, into=self._room)  # a message that breaks is forgotten
+            if message.kind == SETTLED:
+                if whole_number(message.header, "n", LARGEST_NUMBER) == self._last.number:
+                    self._settle()
+                return
+            reply = self._answer(message)
+            counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
+            traffic.exchanges += counts
+            traffic.lost += counts and reply.kind == Event.GONE.value
+            if not reply.payload:
+                self._drop()
+            link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
+        finally:
+            if self._state.offer(Event.CUT):  # nothing has come of the message
+                self._last = _Reply()
+            if not self._last.payload:
+                self._drop()
+
+    def living_changed(self) -> None:
+        """Keep no row for a learner that is dead, and to which there is no link. From any thread."""
+        if self._turn.acquire(blocking=False):  # else who has it looks as well, when the link ends
+            try:
+                self._forget_the_dead()
+            finally:
+                self._turn.release()
+
+    def _forget_the_dead(self) -> None:
+        if self._link is not None and self._link.closed and not self._alive[self._asker] and self._last.payload:
+            self._last = _Reply(self._last.number, Event.GONE.value)  # should it be asked for all the same
+            self._drop()
 
     def _forget(self) -> None:
+        """The last exchange is over for its client, whatever has become of it."""
         self._state.take(Event.FORGET)
         self._last = _Reply()
+
+    def _settle(self) -> None:
+        self._forget()
+        self._drop()
+
+    def _room(self, size: int) -> memoryview:
+        """For the payload of a message that begins to come."""
+        if not size:
+            return memoryview(b"")
+        self._forget()  # a client that sends a row waits for no reply
+        return self._buffer().view
+
+    def _buffer(self) -> Buffer:
+        if self._hold is None:
+            self._hold = self._server.buffers.take()
+        return self._hold
+
+    def _drop(self) -> None:
+        if self._hold is not None:
+            self._server.buffers.give_back(self._hold)
+            self._hold = None
 
     def _answer(self, message: Message) -> _Reply:
         number, state = whole_number(message.header, "n", LARGEST_NUMBER), self._state
@@ -217,8 +299,10 @@ class PeerSession:
         except TimeoutError:
             found = None
         state.take(Event.GIVE_UP if found is None else Event.APPLY)
-        self._last = _Reply(number, state.word) if found is None else found
-        return self._last
+        found = _Reply(number, state.word) if found is None else found
+        # A fetch is not asked about: it is made again.
+        self._last = found if message.kind != "fetch" else replace(found, payload=())
+        return found
 
     def _checked(self, message: Message, number: int) -> Callable[[], _Reply | None]:
         """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
@@ -270,16 +354,17 @@ class PeerSession:
 
     def _fetch(self, row: Row, number: int) -> _Reply | None:
         whole = Fragment.whole(self._client.layout.parameters)
+        hold = self._buffer()
         with row.lock:
             if not self._lives(row):
                 return None
-            encode(row, whole, FP32, self._hold, None, self._scratch)
+            encode(row, whole, FP32, hold, None, self._server.of_thread.scratch)
             header = {"version": row.version}
-        return _Reply(number, "row", header, (self._hold.filled(whole.size, FP32),))
+        return _Reply(number, "row", header, (hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
         fragment, codec, header, share = terms.fragment, terms.codec, dict[str, Any](), None
-        error = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank))
+        error, hold = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), self._buffer()
         with self._client.row_leases.held(row.rank, self._server.patience, self._look), row.lock:
             if not self._lives(row) or not self._is_wanted(row, terms):
                 return None
@@ -288,20 +373,22 @@ class PeerSession:
             if terms.decay is not None:
                 header["share"] = share = terms.share(weight := row.weight)
                 row.fade(weight, terms.decays[1])
+                if terms.asked is not None:
+                    row.meets(self._asker, share)
             rule: Any = terms.applied(header.get("age"), self._server.strategy, share)
             row.begin()
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]
-                apply_report(row, self._hold, beside, self._scratch, rule)
+                apply_report(row, hold, beside, self._server.of_thread.scratch, rule)
             elif terms.along:
-                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], self._hold, rule)
+                apply_along(row, [self._arena.vector(name, row.rank) for name in terms.along], hold, rule)
             else:
-                apply_remote(row, fragment, codec, self._hold, error, self._scratch, rule, terms.private)
+                apply_remote(row, fragment, codec, hold, error, self._server.of_thread.scratch, rule, terms.private)
             row.end()
             header["version"] = row.version
         if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
             self._place.begin()
-        return _Reply(number, "row", header, (self._hold.view[: terms.vector_bytes],) if terms.returns else ())
+        return _Reply(number, "row", header, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
         """A learner comes to a gathering, and gives what it brings, if that counts."""
@@ -337,10 +424,11 @@ class PeerSession:
         if time.monotonic() > self._until:
             raise TimeoutError("a row that others want is busy")
 
-    def close(self) -> None:
-        """Nobody is attended to any more."""
+    def hang_up(self) -> None:
+        """Close the link."""
         if self._link is not None:
             self._link.close()
-        if self._thread is not None:
-            self._thread.join()
+
+    def close(self) -> None:
+        """Nobody is attended to any more."""
         self._arena.close()

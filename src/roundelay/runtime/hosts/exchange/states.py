@@ -24,7 +24,9 @@ A `reader` fetches a row and changes none. Four messages therefore serve every e
 *Exactly once.* The sender of a message keeps it until it is answered. If the link is cut before that, the client is in
 doubt: it says `again`, and the server answers with the reply it kept (`row`, `gone`), or with `unknown` if the exchange
 never came; only then is it sent once more. `committed` is entered by `apply` alone, and no path leads to it twice for
-one exchange. So both ends have applied it, or neither has. Only an end that is never heard of again, or whose learner
+one exchange. So both ends have applied it, or neither has. Once the client has a reply with a row in it, it says so
+(`settled`, to which there is no answer), and the server forgets the reply; if that is lost, it does when it hears of
+the next exchange. Only an end that is never heard of again, or whose learner
 is replaced by another, leaves the other alone: a client that gives up has its row as it was. A `request` is simply
 sent again: the server knows it by its number, and the asker's machine refuses a second visit.
 
@@ -132,6 +134,9 @@ WORDS: Mapping[Role, Mapping[State, str]] = {
     Role.READER: {State.ASKED: "fetch"},
 }
 """The message that each state sends; a server's is its reply (`done` in the place of `row` where a `request` was)."""
+
+SETTLED = "settled"
+"""The message by which a client says that it has the reply, so that the server may forget it."""
 
 REPLIES: Mapping[str, Event] = {event.value: event for event in (Event.ROW, Event.DONE, Event.GONE, Event.UNKNOWN)}
 """Replies by their names on the wire."""

@@ -127,6 +127,11 @@ class Stream:
             raise LinkTimeout(f"nothing from {self.peer} for {seconds:.1f} s")
 
     @property
+    def descriptor(self) -> int:
+        """Of the socket: another's once this is closed, so use it while this is `in_use`."""
+        return self._descriptor
+
+    @property
     def closed(self) -> bool:
         """By this end: on request, or because of what came."""
         return self._closed

@@ -51,7 +51,7 @@ HANDSHAKE_SECONDS = 10.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
 SMALL_BYTES = 1 << 12
-"""Buffer of a link for records as long as all are small."""
+"""Buffer of a thread for records as long as all are small."""
 
 _FRAME = struct.Struct("!BIQ")
 
@@ -114,7 +114,6 @@ class Link(Stream):
         self._sending = threading.Lock()
         self._out: Sealer
         self._in: Sealer
-        self._sealed = self._opened = self._sent = memoryview(b"")  # room for records
         self.largest = largest
         """Bytes of a payload, either way: what this link is for needs no more."""
         self.hello: dict[str, Any] = {}
@@ -253,24 +252,25 @@ class Link(Stream):
 
     def _send_records(self, *parts: Sequence[memoryview]) -> None:
         """Each part begins a record. What is small goes in one piece."""
-        filled = 0
+        filled, rooms = 0, _ROOMS
         for data in (data for views in parts for data in cut(views)):
             needed = len(data) + TAG_BYTES
-            if filled + needed > len(self._sent):
-                self.write([self._sent[:filled]])
+            if filled + needed > len(rooms.sent):
+                self.write([rooms.sent[:filled]])
                 filled = 0
-                if needed > len(self._sent):
-                    self._sent = _room(needed)
-            filled += len(self._out.seal(data, self._sent[filled:]))
-        self.write([self._sent[:filled]])
+                if needed > len(rooms.sent):
+                    rooms.sent = _room(needed)
+            filled += len(self._out.seal(data, rooms.sent[filled:]))
+        self.write([rooms.sent[:filled]])
 
     def receive(self, timeout: float | None, into: Any = None) -> Message:
         """Return the next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go
         on within `patience` seconds, again and again.
 
         Args:
-            into: a buffer for the payload; if it is too small for it, the frame counts as malformed. What is in it is
-                of no worth unless this returns: it is written before it is verified.
+            into: a buffer for the payload, or a function that finds one for so many bytes, once they begin to come; if
+                it is too small for them, the frame counts as malformed. What is in it is of no worth unless this
+                returns: it is written before it is verified.
 
         Raises:
             LinkTimeout: nothing began in time.
@@ -307,7 +307,7 @@ class Link(Stream):
             for piece in self._records(size):
                 data += piece
             return Message(kind, header, memoryview(data))
-        view = memoryview(into).cast("B")
+        view = memoryview(into(size) if callable(into) else into).cast("B")
         if size > len(view):
             raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
         self._open_in_place(view[:size])
@@ -341,15 +341,25 @@ class Link(Stream):
         for part in sizes(size):
             record = self._room_for(part)
             self.fill(record)
-            yield self._in.open(record, self._opened)
+            yield self._in.open(record, _ROOMS.opened)
 
     def _room_for(self, part: int) -> memoryview:
         """Room for a record of so many bytes of data, as it comes."""
-        if part + TAG_BYTES > len(self._sealed):
-            self._sealed, self._opened = _room(part + TAG_BYTES), _room(part)
-        return self._sealed[: part + TAG_BYTES]
+        if part + TAG_BYTES > len(_ROOMS.sealed):
+            _ROOMS.sealed, _ROOMS.opened = _room(part + TAG_BYTES), _room(part)
+        return _ROOMS.sealed[: part + TAG_BYTES]
 
 
 def _room(size: int) -> memoryview:
     """For small records, or for any."""
     return memoryview(bytearray(SMALL_BYTES if size <= SMALL_BYTES else RECORD_BYTES + 64 * TAG_BYTES))
+
+
+class _Rooms(threading.local):
+    """Room for records of the messages that a thread sends and receives, one at a time. A host has many links that are
+    silent, and few threads."""
+
+    sealed = opened = sent = memoryview(b"")
+
+
+_ROOMS = _Rooms()

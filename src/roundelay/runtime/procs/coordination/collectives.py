@@ -26,11 +26,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, distributed
-from torch.distributed import (  # type: ignore[attr-defined]
-    FileStore,
-    PrefixStore,  # type: ignore[attr-defined]
-    Work,
-)
+from torch.distributed import FileStore, PrefixStore, Work  # type: ignore[attr-defined]
 
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
 from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace, Library

@@ -45,7 +45,7 @@ class Attendee:
         """It waits still, is to close the gathering, or goes on."""
         with self._arena.queue_lock:
             now = time.monotonic()
-            if self._rules.goes_on(self._rank, now):
+            if self._rules.take_release(self._rank, now):
                 return Next.GO_ON
             closes = self._rules.begin_closing(self._rank, effect.terms, self._taking_part(), now)
             return Next.CLOSE if closes else Next.WAIT
@@ -59,7 +59,7 @@ class Attendee:
         """The gathering that it was to close is closed, and it goes on."""
         with self._arena.queue_lock:
             self._rules.close(self._taking_part(), time.monotonic())
-            self._rules.goes_on(self._rank, time.monotonic())
+            self._rules.take_release(self._rank, time.monotonic())
 
     def absent(self) -> list[int]:
         """Ranks that live and have not come."""

@@ -44,6 +44,7 @@ from torch import Tensor
 from roundelay.algorithms.averaging import some_weight, weighted_mean_
 from roundelay.algorithms.codecs import FORMS
 from roundelay.core.codec import FP32, Codec
+from roundelay.core.errors import UserError
 from roundelay.core.flat import chunks, slices
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_means
@@ -81,8 +82,8 @@ class Means:
         forwards: bool = False,
         goes_on: bool = False,
     ) -> None:
-        """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py is at work; if it
-        `goes_on`, members that die are left out."""
+        """`here` are the learners of this host (None: all); if it `forwards`, runtime/hosts/means.py sends vectors of
+        theirs to learners of other hosts that read them; if it `goes_on`, members that die are left out."""
         self._far = set() if here is None else set(range(arena.layout.learners)) - set(here)
         self._forwards, self._goes_on = forwards, goes_on
         self._arena, self._rank, self._patience, self._bell = arena, rank, patience, bell_of_means(arena)
@@ -132,6 +133,11 @@ class Means:
         self._gathers, self._elements = not codec.exact and not self._far.isdisjoint(group), len(vector)
         if self._gathers:
             readers, group = [member for member in group if member != self._rank], ()
+        if not (self._forwards or self._far.isdisjoint(readers)):
+            raise UserError(
+                f"learner {self._rank} gives a vector to learners of other hosts, which its strategy does not declare: "
+                "set `mixes` in its traits, or `form` where means are coded."
+            )
         number = int(self._sent[self._rank]) + 1
         parity = number % 2
         self._wait(self._readers[parity], self._acked, "read", number - 2)

@@ -39,7 +39,7 @@ from roundelay.runtime.procs.memory.views import (
     RowVersions,
     WorkQueue,
 )
-from roundelay.runtime.rows import Lock, Row
+from roundelay.runtime.rows import Lock, Row, others_known
 
 ARENA_NAME = "roundelay-arena"
 """Of the memory file, in /proc."""
@@ -94,7 +94,8 @@ class Layout:
     @cached_property
     def sizes(self) -> Sizes:
         """Numbers that shapes of tables depend on."""
-        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors)
+        others = others_known(self.learners) * self.weighed
+        return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors, others)
 
     def tables(self) -> Iterator[tuple[type[View], str, Table]]:
         """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
@@ -176,29 +177,66 @@ def check_file(descriptor: int, layout: Layout) -> None:
     raise UserError(f"{name} was given as the memory that learners share, but {why}: nothing was written to it.")
 
 
+class ArenaMemory:
+    """The memory of an arena as one process has mapped it, once: tables as typed views, and vectors as tensors.
+
+    Raises:
+        UserError: the descriptor is of no arena file of this layout.
+    """
+
+    def __init__(self, descriptor: int, layout: Layout) -> None:
+        check_file(descriptor, layout)
+        self.layout = layout
+        self._map = mmap.mmap(descriptor, layout.total_bytes)
+        self._opened: dict[int, Tensor] = {}  # vectors by index: each mean asks for those of all its learners
+        arrays: dict[type[View], dict[str, Any]] = {}
+        offset = 0
+        for view, name, table in layout.tables():
+            flat: Any = np.frombuffer(self._map, table.kind, table.items, offset)
+            arrays.setdefault(view, {})[name] = flat.reshape(table.shape)
+            offset += _table_bytes(table)
+        self.views = {view: view.on(found) for view, found in arrays.items()}
+
+    def vector(self, index: int) -> Tensor:
+        """Return the (P,) float32 vector number `index`, always the same tensor."""
+        found = self._opened.get(index)
+        if found is None:
+            offset = self.layout.header_bytes + index * self.layout.row_bytes
+            vector = torch.frombuffer(self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset)
+            found = self._opened.setdefault(index, vector)  # another thread may have opened it meanwhile
+        return found
+
+    def bytes(self, offset: int, size: int) -> Tensor:
+        """Return `size` bytes from `offset` on, (size,) uint8."""
+        return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
+
+    def close(self) -> None:
+        """Unregister it with devices; it goes when no tensor looks at it any more."""
+        unpin(self.bytes(0, 1).data_ptr(), len(self._map))
+        self._opened.clear()
+
+
 class Arena:
     """One process's part of the arena: tables as typed views, vectors as tensors, locks by rank. `on_devices` are the
-    vectors that lie in the memory of devices instead.
+    vectors that lie in the memory of devices instead. `memory` is that of the process, where it is mapped already.
 
     Raises:
         UserError: the descriptor is of no arena file of this layout, or this machine cannot share memory.
     """
 
     def __init__(
-        self, descriptor: int, layout: Layout, patience: Patience, on_devices: DeviceRows | None = None
+        self,
+        descriptor: int,
+        layout: Layout,
+        patience: Patience,
+        on_devices: DeviceRows | None = None,
+        memory: ArenaMemory | None = None,
     ) -> None:
         prepare_publishing()
         self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
-        check_file(descriptor, layout)
-        self._map = mmap.mmap(descriptor, layout.total_bytes)
-        self._opened: dict[int, Tensor] = {}  # vectors by index: each mean asks for those of all its learners
-        names = [*(f"row {rank}" for rank in range(layout.learners)), "the centre"]
-        locks = [ByteLock(descriptor, r, names[r], patience) for r in range(layout.rows)]
-        self.row_locks: Sequence[Lock] = (
-            locks if on_devices is None else [DeviceLock(lock, on_devices.devices) for lock in locks]
-        )
+        self._patience, self._mapped_here = patience, memory is None
+        self._memory = ArenaMemory(descriptor, layout) if memory is None else memory
         self.queue_lock = ByteLock(descriptor, layout.rows, "the work queue", patience)
-        self._views = self._open_views()
         self.row_versions = self.view(RowVersions)
         self.optimizer = self.view(OptimizerState)
         self.liveness = self.view(Liveness)
@@ -209,18 +247,19 @@ class Arena:
         self.counts = self.view(Counters).counts
         self.gatherings = self.view(GatheringNumbers).numbers
 
-    def _open_views(self) -> dict[type[View], View]:
-        arrays: dict[type[View], dict[str, Any]] = {}
-        offset = 0
-        for view, name, table in self.layout.tables():
-            flat: Any = np.frombuffer(self._map, table.kind, table.items, offset)
-            arrays.setdefault(view, {})[name] = flat.reshape(table.shape)
-            offset += _table_bytes(table)
-        return {view: view.on(found) for view, found in arrays.items()}
+    def with_own_locks(self, patience: Patience) -> "Arena":
+        """Return this arena for another thread of this process: its locks are those of a descriptor of its own, the
+        memory is not mapped again. Close it before this one.
+
+        Raises:
+            OSError: there is no descriptor to be had.
+        """
+        descriptor = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        return Arena(descriptor, self.layout, patience, self.on_devices, self._memory)
 
     def view(self, kind: type[V]) -> V:
         """The view of this kind: one of every arena, or one that the layout names."""
-        found = self._views[kind]
+        found = self._memory.views[kind]
         assert isinstance(found, kind)
         return found
 
@@ -228,41 +267,47 @@ class Arena:
         """Return the (P,) float32 vector `name` of learner `rank`, in shared memory, always the same tensor."""
         if self.on_devices is not None and name in self.on_devices.vectors:
             return self.on_devices.vectors[name][rank]
-        return self._at(self.layout.vectors.index(name) * self.layout.learners + rank)
+        return self._memory.vector(self.layout.vectors.index(name) * self.layout.learners + rank)
 
     def rows(self) -> list[Row]:
         """All rows: the learners' by rank, then the centre, if there is one."""
-        vectors = [self.vector("row", rank) for rank in range(self.layout.learners)]
-        if self.layout.centre:
-            elsewhere = None if self.on_devices is None else self.on_devices.centre
-            at = self.layout.learners * len(self.layout.vectors)
-            vectors.append(self._at(at) if elsewhere is None else elsewhere)
-        rows = [self.row(rank, vector) for rank, vector in enumerate(vectors)]
-        if self.layout.centre:
-            beside = {name: self._at(at + 1 + k) for k, name in enumerate(self.layout.centre_memory)}
-            rows[-1].memory = beside if self.on_devices is None else self.on_devices.beside
-        return rows
+        return [self.row(rank) for rank in range(self.layout.rows)]
 
-    def row(self, rank: int, vector: Tensor) -> Row:
-        """Row `rank`, whose parameters are in `vector` (P,), with the version, the lock and the lease that are here."""
-        tables = self.row_versions
-        row = Row(rank, vector, tables.versions, self.row_locks[rank], tables.in_flight)
-        if self.layout.weighed and rank < self.layout.learners:
-            row.mass = self.optimizer.scalars[rank, -1:]
+    def row(self, rank: int, vector: Tensor | None = None) -> Row:
+        """Row `rank`, or the centre behind those of the learners, with the version, the lock and the lease that are
+        here. Its parameters are in `vector` (P,), or where the arena has them."""
+        layout, tables = self.layout, self.row_versions
+        if rank == layout.learners:
+            return self._centre()
+        row = Row(
+            rank,
+            self.vector("row", rank) if vector is None else vector,
+            tables.versions,
+            self._lock(rank),
+            tables.in_flight,
+        )
+        if layout.weighed:
+            row.mass, row.others = self.optimizer.scalars[rank, -1:], self.optimizer.others[rank]
         return row
+
+    def _centre(self) -> Row:
+        layout, tables, memory = self.layout, self.row_versions, self._memory
+        elsewhere, at = self.on_devices, layout.learners * len(layout.vectors)
+        vector = memory.vector(at) if elsewhere is None or elsewhere.centre is None else elsewhere.centre
+        row = Row(layout.learners, vector, tables.versions, self._lock(layout.learners), tables.in_flight)
+        beside = {name: memory.vector(at + 1 + k) for k, name in enumerate(layout.centre_memory)}
+        row.memory = beside if elsewhere is None else elsewhere.beside
+        return row
+
+    def _lock(self, rank: int) -> Lock:
+        name = f"row {rank}" if rank < self.layout.learners else "the centre"
+        lock = ByteLock(self.descriptor, rank, name, self._patience)
+        return lock if self.on_devices is None else DeviceLock(lock, self.on_devices.devices)
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
         """Shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not
         weighed. Of learners elsewhere they are as this host heard last."""
         return shares_of(self.optimizer.scalars[list(ranks), -1].tolist()) if self.layout.weighed else None
-
-    def _at(self, index: int) -> Tensor:
-        if index not in self._opened:
-            offset = self.layout.header_bytes + index * self.layout.row_bytes
-            self._opened[index] = torch.frombuffer(
-                self._map, dtype=torch.float32, count=self.layout.parameters, offset=offset
-            )
-        return self._opened[index]
 
     def shown(self, rank: int) -> Tensor:
         """Bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
@@ -270,7 +315,7 @@ class Arena:
         if not size:
             return torch.empty(0, dtype=torch.uint8)
         offset = self.layout.shown_at + rank * _align(size, 64)
-        return torch.frombuffer(self._map, dtype=torch.uint8, count=size, offset=offset)
+        return self._memory.bytes(offset, size)
 
     def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
         """The vectors `name` of `ranks`, copied, (len(ranks), P)."""
@@ -279,7 +324,7 @@ class Arena:
     def close(self) -> None:
         """Give up the descriptor; the memory goes when no tensor looks at it any more."""
         if self.descriptor >= 0:
-            unpin(torch.frombuffer(self._map, dtype=torch.uint8).data_ptr(), len(self._map))
+            if self._mapped_here:
+                self._memory.close()
             os.close(self.descriptor)
             self.descriptor = -1
-            self._opened.clear()

@@ -28,6 +28,7 @@ class Sizes:
     centre: bool = False
     scalars: int = 0  # that each learner's optimizer keeps, and the mass of its row, if rows are weighed
     tensors: int = 0  # trainable parameter tensors of a module that somebody else's loop trains
+    others: int = 0  # learners whose shares each row knows, if rows are weighed
 
     @property
     def rows(self) -> int:

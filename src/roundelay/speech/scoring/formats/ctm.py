@@ -37,7 +37,7 @@ class TimedWord:
 
 
 @dataclass(frozen=True)
-class Place:
+class UtterancePosition:
     """Position of an utterance: file, channel, and start (s)."""
 
     file: str
@@ -49,7 +49,7 @@ _MAY = {"<ALT_BEGIN>": "begin", "<ALT>": "go on", "<ALT_END>": "end"}  # the lin
 
 
 def write_ctm(
-    path: Path, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, Place] | None = None
+    path: Path, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, UtterancePosition] | None = None
 ) -> None:
     """Write the words of all utterances, sorted by file, channel and time as sclite wants them.
 
@@ -65,7 +65,7 @@ def write_ctm(
 
 
 def ctm_text(
-    where: str, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, Place] | None = None
+    where: str, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, UtterancePosition] | None = None
 ) -> str:
     """The lines that `write_ctm` writes; `where` begins messages.
 
@@ -74,7 +74,7 @@ def ctm_text(
     """
     found: list[tuple[Channel, TimedWord]] = []
     for utterance, words in utterances.items():
-        place = (places or {}).get(utterance, Place(utterance))
+        place = (places or {}).get(utterance, UtterancePosition(utterance))
         for word in words:
             timed = TimedWord(word.word, place.start + word.start, word.duration, word.confidence)
             _check(where, utterance, place, timed)
@@ -88,7 +88,7 @@ def _fields(word: TimedWord) -> str:
     return times if word.confidence is None else f"{times} {word.confidence:.4f}"
 
 
-def _check(path: str, utterance: str, place: Place, word: TimedWord) -> None:
+def _check(path: str, utterance: str, place: UtterancePosition, word: TimedWord) -> None:
     for text in (place.file, place.channel, word.word):
         if text.split() != [text] or text.startswith(";;"):
             raise UserError(f"{path}: {utterance}: {text!r} must be one word, without blanks.")
