@@ -5,7 +5,7 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
 
     Draw            the learner's rate follows the minibatch
     Grad            its minibatch is settled (trained, never to be drawn again) when the coroutine has gone on past it
-    GradMean        announce, gradient, publish, collect; settled like Grad
+    GradMean        announce, gradient, publish, collect; settled like Grad. Of one learner alone it is a Grad
     Mean, Mix       publish, collect
     Exchange, Fetch and any other Reach
                     with a dead peer nothing happens, and the reply is None; else it is done by its rule (`rows.py`). An
@@ -157,7 +157,7 @@ class Engine:
                 self._end()
                 return
             if self._trained is not None:
-                self._settle()
+                self._settle(self._trained)
             self.pending = effect
             self.answers += 1
             try:
@@ -169,15 +169,14 @@ class Engine:
     def _end(self) -> None:
         """The coroutine is over."""
         if self._trained is not None:
-            self._settle()
+            self._settle(self._trained)
         self._role = self.pending = None
         self._backend.ended()
 
-    def _settle(self) -> None:
+    def _settle(self, trained: Statistics) -> None:
         """The coroutine has gone on past its last gradient."""
-        assert self._trained is not None
-        self._backend.settle(self._trained)
         self._trained = None
+        self._backend.settle(trained)
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
@@ -199,7 +198,7 @@ class Engine:
             self._trace.note(Kind.DRAW, mine=NOTHING if drawn is None else drawn.index)
         return drawn
 
-    def _grad(self, effect: Grad) -> Gradient | Later:
+    def _grad(self, effect: Grad | GradMean) -> Gradient | Later:
         gradient = self._gradient(effect, None)
         if gradient is not LATER:
             self._trained = gradient.statistics
@@ -213,6 +212,8 @@ class Engine:
 
     def _gradient_mean(self, effect: GradMean) -> Gradient | Later:
         backend, so_far = self._backend, self._so_far
+        if effect.of_one:
+            return self._grad(effect)
         if so_far is None:
             on_ready = backend.announce(effect)
             own = self._gradient(effect, on_ready)
@@ -449,30 +450,21 @@ class ClockedEngine(Engine):
                 self._end()
                 return
             if self._trained is not None:
-                self._settle()
+                self._settle(self._trained)
             self.pending = effect
             asked = now()
             reply = self._timed(effect, asked - started, asked)
 
     def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
-        """Perform `effect`, asked for now, after so many seconds in the strategy's own code."""
+        """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
         backend = self._clocked
         backend.entered(effect, asked)
         reply = self.perform(effect)
         backend.left()
-        self._account(effect, update, backend.now() - asked)
-        return reply
-
-    def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        started = self._clocked.now()
-        gradient = super()._gradient(effect, on_ready)
-        self._gradient_seconds += self._clocked.now() - started
-        return gradient
-
-    def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
-        """Add the seconds one effect took to what they were spent on."""
-        counts, rank, gradient = self._state.counts, self._state.rank, self._gradient_seconds
-        counts.update_s[rank] += update
+        elapsed, gradient = backend.now() - asked, self._gradient_seconds
+        counts, rank = self._state.counts, self._state.rank
+        if update:
+            counts.update_s[rank] += update
         if gradient:
             counts.gradient_s[rank] += gradient
             self._gradient_seconds = 0.0
@@ -484,3 +476,10 @@ class ClockedEngine(Engine):
         if not isinstance(begun, Draw):
             spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
             spent[rank] += elapsed - gradient
+        return reply
+
+    def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        started = self._clocked.now()
+        gradient = super()._gradient(effect, on_ready)
+        self._gradient_seconds += self._clocked.now() - started
+        return gradient
