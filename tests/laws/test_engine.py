@@ -66,6 +66,17 @@ def gradient(notes: Notes) -> Gradient:
     return Gradient(VECTOR, notes.rows[0].version, Statistics())
 
 
+def test_a_mean_of_one_learner_is_its_gradient_as_it_is() -> None:
+    notes, found = Notes(), list[Gradient]()
+
+    async def role(me: LearnerState) -> None:
+        found.append(await GradMean(Snapshot(VECTOR, 0), BATCH, (0,)))
+
+    run(notes, role)
+    assert notes.log == ["gradient", "note grad", "settle 8"]
+    assert found[0].vector is VECTOR
+
+
 def test_a_mean_that_is_begun_has_the_value_it_was_begun_with() -> None:
     notes, found = Notes(), list[Tensor]()
 

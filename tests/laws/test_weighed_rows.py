@@ -276,7 +276,7 @@ def test_under_the_rate_of_the_fastest_the_model_advances_as_the_fastest_alone(
 ) -> None:
     speeds = np.array([1 / factor for factor in factors])
     wanted = float(speeds.sum() / (speeds**2).sum())
-    with simulated(f"adpsgd:{topology}", factors, SlopeTask(), rate="fastest") as runtime:
+    with simulated(f"adpsgd:{topology}", factors, COUNTING, rate="fastest") as runtime:
         counts = runtime.segment(SegmentPlan(EpochPlan(0, round(600 * speeds.sum()), 1, len(factors), 1), 1.0)).counts
         assert float(runtime.consensus()) / runtime.now / 10 == pytest.approx(1, rel=0.04)
     assert counts.rate_factors.sum() / counts.steps.sum() == pytest.approx(wanted, rel=0.05)

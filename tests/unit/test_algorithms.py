@@ -116,3 +116,19 @@ def test_a_mean_of_equals_weighs_nothing(a: list[float], m: int, n: int) -> None
     out = torch.empty(3)
     weighted_mean_(out, vectors(a, a), [m, n])
     torch.testing.assert_close(out, torch.tensor(a), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", [[3.0], [2.0, 1.0], [0.0, 1.0, 4.0], [1e-30, 0.0, 7.0]])
+@pytest.mark.parametrize("size", [5, 70_000])
+def test_a_mean_has_the_bits_of_products_added_to_nothing(weights: list[float], size: int) -> None:
+    """Signs of zero and tiny numbers included: a chain of hosts sums part by part, and must come to the same."""
+    generator = torch.Generator().manual_seed(1)
+    scales = 10.0 ** torch.randint(-44, 9, (len(weights), size), generator=generator).float()
+    given = torch.randn(len(weights), size, generator=generator) * scales
+    given[:, ::4] = -0.0
+    expected = torch.zeros(size)
+    for vector, weight in zip(given, weights, strict=True):
+        expected += vector * (weight / sum(weights)) if weight else 0.0
+    found = torch.empty(size)
+    weighted_mean_(found, [*given], weights)
+    assert torch.equal(found.view(torch.int32), expected.view(torch.int32))

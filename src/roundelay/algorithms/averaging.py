@@ -80,8 +80,10 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
     total = float(sum(weights))
     if total <= 0:
         raise ValueError("a weighted mean needs a positive total weight")
-    out.zero_()
-    add_shares_(out, vectors, [weight / total for weight in weights])
+    first = next(number for number, weight in enumerate(weights) if weight)
+    shares = [weight / total for weight in weights]
+    torch.mul(vectors[first], shares[first], out=out).add_(0.0)  # to zero: -0 becomes 0
+    add_shares_(out, vectors[first + 1 :], shares[first + 1 :])
 
 
 def some_weight(weights: Sequence[float]) -> Sequence[float]:
@@ -105,7 +107,8 @@ def add_shares_(out: Tensor, vectors: Sequence[Tensor], shares: Sequence[float])
 
     Begun at zero and taken part by part in the same order it has the same bits.
     """
-    scratch = torch.empty_like(out)
+    scratch: Tensor | None = None
     for vector, share in zip(vectors, shares, strict=True):
         if share:
+            scratch = torch.empty_like(out) if scratch is None else scratch
             out.add_(torch.mul(vector, share, out=scratch))

@@ -10,8 +10,10 @@ import copy
 import copyreg
 import hashlib
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import repeat
+from operator import attrgetter, contains, delitem, setitem
 from typing import Any, ClassVar, Protocol, final
 
 import torch
@@ -21,6 +23,7 @@ from roundelay.attached.compiled import CompiledCalls, left_alone
 
 TENSORS, BYTES, DEPTH = 4, 2**20, 4
 """Of a module's inputs, so many tensors are looked at, so many bytes of each, in lists and dicts so deep."""
+_hooks_of, _with_names_of = attrgetter("_forward_pre_hooks"), attrgetter("_forward_pre_hooks_with_kwargs")
 
 
 class Begins(Protocol):
@@ -92,6 +95,7 @@ class ForwardHooks:
         self._parts = {id(part) for part in owners}
         self._hook = hook
         self._resting = [(part, handle.id) for part, handle in zip(owners, self._handles, strict=True)]
+        self._inner, self._keys = owners[1:], [handle.id for handle in self._handles[1:]]
         self._rests = False
         self._calls = CompiledCalls(session.before_call)
         _sessions.add(self)
@@ -100,6 +104,11 @@ class ForwardHooks:
         """Take the hook off for a while, where it is the only one: beside others it keeps its place."""
         self._rests, (root, _) = True, self._resting[0]
         stays = root._compiled_call_impl is None  # else its calls are heard of as those of compiled functions
+        inner = list(map(_hooks_of, self._inner))
+        if stays and all(map(contains, inner, self._keys)) and sum(map(len, inner)) == len(inner):
+            deque(map(delitem, inner, self._keys), 0)  # nearly always, and in every step: no loop in Python
+            deque(map(delitem, map(_with_names_of, self._inner), self._keys), 0)
+            return
         for part, key in self._resting[stays:]:
             if len(hooks := part._forward_pre_hooks) == 1 and hooks.pop(key, None) is not None:
                 del part._forward_pre_hooks_with_kwargs[key]
@@ -108,7 +117,12 @@ class ForwardHooks:
         """Put it back where it was, before any other that has come meanwhile."""
         if not self._rests:
             return
-        self._rests = False
+        self._rests, (root, kept) = False, self._resting[0]
+        inner = list(map(_hooks_of, self._inner))
+        if not any(inner) and kept in root._forward_pre_hooks:
+            deque(map(setitem, inner, self._keys, repeat(self._hook)), 0)
+            deque(map(setitem, map(_with_names_of, self._inner), self._keys, repeat(True)), 0)
+            return
         for part, key in self._resting:
             hooks = part._forward_pre_hooks
             if key not in hooks:
@@ -125,7 +139,7 @@ class ForwardHooks:
             handle.remove()
         self._calls.remove()
         self._pickled.remove()
-        self._handles, self._resting = [], []
+        self._handles, self._resting, self._inner, self._keys = [], [], [], []
         del self.session, self._hook
 
     def of_part(self, module: nn.Module) -> bool:

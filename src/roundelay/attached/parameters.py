@@ -8,8 +8,11 @@ Legend: P trainable parameters, T tensors they are in, p one of these.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import repeat
+from operator import attrgetter
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +24,8 @@ from roundelay.core.errors import UserError
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of parameters that have a float32 master."""
 
+
+_gradient_of, _layout_of, _DENSE = attrgetter("grad"), attrgetter("layout"), frozenset([torch.strided])
 
 LISTED_CHARACTERS = 300_000
 """Of the longest list that learners show each other; a checksum stands for a longer one."""
@@ -125,16 +130,12 @@ class Parameters:
         Raises:
             UserError: one is sparse; names its parameter.
         """
-        found, parameters, strided, alike = dict[int, Tensor](), self.all, torch.strided, self._exact
-        for number in which:  # in every step: what is looked up once costs nothing here
-            gradient = parameters[number].grad
-            if gradient is None:
-                continue
-            if gradient.layout is not strided:
-                raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
-            alike = alike and gradient.is_contiguous()
-            found[number] = gradient
-        self.alike = alike
+        gradients = map(_gradient_of, map(self.all.__getitem__, which))  # in every step: no loop in Python
+        found = {number: gradient for number, gradient in zip(which, gradients, strict=True) if gradient is not None}
+        if not _DENSE.issuperset(map(_layout_of, found.values())):
+            number = next(number for number, gradient in found.items() if gradient.layout is not torch.strided)
+            raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
+        self.alike = self._exact and all(map(Tensor.is_contiguous, found.values()))
         return found
 
     def multiply_gradients(self, views: Sequence[Tensor], numbers: Sequence[int], factor: Tensor) -> None:
@@ -151,14 +152,18 @@ class Parameters:
         return [number for number in map(self._number.get, map(id, parameters)) if number is not None]
 
     @contextmanager
-    def updated(self, rows: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:
+    def updated(self, rows: Sequence[Tensor] | None, gradients: Sequence[Tensor | None]) -> Iterator[None]:
         """For a moment, show the row itself, in float32, and these gradients: an optimizer is about to step. Show
-        something else afterwards; the own gradients are back then, but where the step has done away with them."""
-        own = [p.grad for p in self.all]
-        for p, row, gradient in zip(self.all, rows, gradients, strict=True):
-            p.grad = None
-            p.data = row
-            p.grad = gradient
+        something else afterwards; the own gradients are back then, but where the step has done away with them. Without
+        `rows` the parameters, all in float32, stay where they are."""
+        own = list(map(_gradient_of, self.all))
+        if rows is None:
+            deque(map(setattr, self.all, repeat("grad"), gradients), 0)
+        else:
+            for p, row, gradient in zip(self.all, rows, gradients, strict=True):
+                p.grad = None
+                p.data = row
+                p.grad = gradient
         try:
             yield
         finally:

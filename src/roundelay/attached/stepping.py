@@ -19,6 +19,8 @@ import inspect
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
+from operator import itemgetter
 from types import MethodType
 from typing import Any, final
 
@@ -36,6 +38,8 @@ SCALING = ("grad_scale", "found_inf")
 Ask = Callable[[int, Callable[[], Any] | None], Any]
 """`ask(number, closure)`: the step of the optimizer of that number; the loss, if a closure computes one."""
 
+
+_PARAMS, _SCALING = itemgetter("params"), frozenset(SCALING)
 
 INNER = ("optimizer", "base_optimizer")
 """Attributes under which a wrapper has the optimizer that does its work: Accelerate's, SAM."""
@@ -96,7 +100,7 @@ class Stepper:
 
     def asked(self, closure: Callable[[], Any] | None) -> Any:
         """Somebody has called `optimizer.step`."""
-        self.called()
+        vars(self.optimizer)["_opt_called"] = True
         self._by_closure = closure is not None
         return self._ask(self._number, closure)
 
@@ -106,11 +110,15 @@ class Stepper:
 
     def step(self) -> None:
         """The optimizer's own."""
-        kept = {name: vars(self.optimizer).pop(name) for name in SCALING if name in vars(self.optimizer)}
+        has = vars(self.optimizer)
+        kept = {name: has.pop(name) for name in SCALING if name in has} if not _SCALING.isdisjoint(has) else {}
         self.inside = True
         try:
-            with scaled_rates(self.optimizer, self.factor):
+            if self.factor == 1:
                 self._original()
+            else:
+                with scaled_rates(self.optimizer, self.factor):
+                    self._original()
         except (AssertionError, TypeError) as error:
             if not self._by_closure:
                 raise
@@ -130,20 +138,17 @@ class Stepper:
         return found is not None and bool(found)
 
     @property
-    def scaled(self) -> bool:
-        """True if a GradScaler asks, which looks for itself whether gradients have overflowed."""
-        return getattr(self.optimizer, "found_inf", None) is not None
-
-    @property
-    def unscaling(self) -> Tensor | None:
-        """Factor for the gradients; None: they are unscaled already."""
+    def scaling(self) -> tuple[bool, Tensor | None]:
+        """True if a GradScaler asks, which looks for itself whether gradients have overflowed; and the factor for the
+        gradients, None if they are unscaled already."""
         scale: Tensor | None = getattr(self.optimizer, "grad_scale", None)
-        return None if scale is None else scale.double().reciprocal().float()
+        factor = None if scale is None else scale.double().reciprocal().float()
+        return getattr(self.optimizer, "found_inf", None) is not None, factor
 
     @property
     def parameters(self) -> list[nn.Parameter]:
         """Parameters of all groups."""
-        return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return [*chain.from_iterable(map(_PARAMS, self.optimizer.param_groups))]
 
     def remove(self) -> None:
         """The optimizer is the user's again."""
@@ -240,9 +245,10 @@ class OtherOptimizers:
         Raises:
             UserError: it would change attached parameters beside the session; names it.
         """
+        for stepper in self._steppers:
+            if stepper.inside:
+                return
         attached, kind = [stepper.optimizer for stepper in self._steppers], type(optimizer).__name__
-        if any(stepper.inside for stepper in self._steppers):
-            return
         if any(optimizer is one for one in attached):
             raise UserError(
                 f"rank {self._rank}: the step of {kind} was called around the session, by a reference to "

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import torch
@@ -94,6 +95,7 @@ class Steps:
         self._given: set[int] = set()  # parameters by number whose gradients the step under way has
         self._all_given = (True,) * len(parameters.all)
         self._asked: set[int] = set()  # optimizers by number that have been asked for it
+        self._taken_from: dict[int, tuple[Sequence[nn.Parameter], Sequence[int]]] = {}  # see _numbers_of
         self._waiting: dict[int, Tensor] | None = None  # gradients by number that nobody has asked for yet
         self._skip, self._handed_in_by, self._fingerprint = False, "", 0
         self._late: Changes | None = None  # made since this step began
@@ -138,19 +140,26 @@ class Steps:
         are used without calling a module that holds them (torch.func.functional_call, say).
         """
         self.check_open("begin_step")
+        self._begin()
+
+    def _begin(self) -> None:
         if self._asked:
             self._complete()
-        if self.learner.begun:
+        learner = self.learner
+        if learner.begun:
             return
-        before = self.learner.me.snapshot_version
+        before = learner.me.snapshot_version
         self._take_over()
-        shown = self.learner.me.snapshot_version
-        with self.failing():
-            point = self.learner.begin_step()
-        self._moved = self.learner.me.snapshot_version != shown
-        self._handed_in_by = ""
+        shown = learner.me.snapshot_version
+        try:
+            point = learner.begin_step()
+        except BaseException as error:
+            self._failed(error)
+            raise
+        begun = learner.me.snapshot_version
+        self._moved, self._handed_in_by = begun != shown, ""
         if point.data_ptr() == self._home[0].data_ptr():
-            if self.learner.me.snapshot_version != before or not self._watch.showed(self._place.snapshot):
+            if begun != before or not self._watch.showed(self._place.snapshot):
                 self.show_home()
         else:
             self._watch.show(point, self.parameters.views(point))
@@ -159,8 +168,10 @@ class Steps:
 
     def _begin_late(self) -> None:
         """Begin the step whose gradients are there, if no forward has begun it."""
+        if self.learner.begun:
+            return
         self._moved = False
-        self.begin_step()
+        self._begin()
         if self._moved and not self._said_late:
             self._said_late = True
             log.warning(
@@ -180,7 +191,7 @@ class Steps:
     @property
     def forked(self) -> bool:
         """True in a child of the learner's process: nothing that it does is to be heard of."""
-        return self.open and self.learner.left and self.failure is None
+        return self.open and self.failure is None and self.learner.left
 
     def _ask(self, number: int, closure: Callable[[], Any] | None) -> Any:
         """Answer `optimizer.step(closure)` of that optimizer."""
@@ -189,14 +200,15 @@ class Steps:
             self._complete()
         loss = None
         if closure is not None:
-            self.begin_step()
+            self._begin()
             with torch.enable_grad():
                 loss = closure()
         self._take(number)
         if len(self._asked) == len(self._steppers):
             self._complete()
             self._handed_in_by = "optimizer.step()"
-            self._end_if_asked()
+            if termination.asked():
+                self._end_if_asked()
         else:
             self._uses.watch(self._steppers[number].parameters)
         return loss
@@ -204,15 +216,14 @@ class Steps:
     def _take(self, number: int) -> None:
         """Take the gradients of one optimizer."""
         stepper = self._steppers[number]
-        which = self.parameters.numbers(stepper.parameters)
         if not self._asked:
             self._begin_late()
             self._hooks.wake()
-        found, factor = self.parameters.gradients(which), stepper.unscaling
+        found, (scaled, factor) = self.parameters.gradients(self._numbers_of(number)), stepper.scaling
         self._asked.add(number)
         self._given.update(found)
-        self._skip |= stepper.overflowed
-        if self._alarms.not_finite(found, stepper.scaled) and not self._skip:
+        self._skip |= scaled and stepper.overflowed
+        if self._alarms.not_finite(found, scaled) and not self._skip:
             self._skip = True
             self._alarms.skip()
         if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
@@ -223,9 +234,20 @@ class Steps:
         if factor is not None and found:
             self.parameters.multiply_gradients([self._gradient[n] for n in found], [*found], factor)
 
+    def _numbers_of(self, number: int) -> Sequence[int]:
+        """Return the numbers of the parameters that an optimizer has now: the same objects as in the last step, as a
+        rule."""
+        now = self._steppers[number].parameters
+        before, numbers = self._taken_from.get(number, ((), ()))
+        if len(now) != len(before) or not all(map(is_, now, before)):
+            numbers = self.parameters.numbers(now)
+            self._taken_from[number] = now, numbers
+        return numbers
+
     def _complete(self, examples: float | None = None) -> None:
         """Take the step: no other optimizer will be asked."""
-        self._uses.forget()
+        if len(self._steppers) > 1:
+            self._uses.forget()
         number_given = len(self._given)
         try:
             self._note_late_changes()
@@ -235,15 +257,22 @@ class Steps:
             lay_out = None if self._waiting is None else self._lay_out
             if lay_out is None:
                 self._clear_missing()
-            with self.failing():
+            try:
                 if self._skip:
                     self.learner.answer_nothing(skip=True)
                 else:
-                    self._place.hand_in()
-                    rate = first_rate(self._steppers[0].optimizer)
+                    if not self._place.together:
+                        self._place.hand_in()
+                    rate = self._steppers[0].optimizer.param_groups[0].get("lr")
+                    if type(rate) is not float:
+                        rate = first_rate(self._steppers[0].optimizer)
                     weight = float(self.examples if examples is None else examples)
                     self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint), lay_out)
-                self._carry_over(self._late)
+                if self._late is not None:
+                    self._carry_over(self._late)
+            except BaseException as error:
+                self._failed(error)
+                raise
             if self._waiting is not None and not self._skip:
                 self._lay_out()  # the strategy keeps it for later
         finally:
@@ -276,10 +305,12 @@ class Steps:
         factor = self.learner.rate_factor(gradient)
         for stepper in self._steppers:
             stepper.factor = factor
-        alike = own and late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
-        if alike and self._updates.in_place(self._asked):
-            self._waiting = None
-            return True
+        alike = late is None and self.learner.me.snapshot_is_row and self._watch.showed(self._place.snapshot)
+        if alike and (own or self.learner.asks_for_mean):
+            mean = None if own else gradient.vector
+            if self._updates.in_place(self._asked, mean, given):
+                self._waiting = None
+                return True
         return self._updates.on_row(gradient.vector, own, given, late, self._asked)
 
     # What others do to the module -------------------------------------------------------------------------------------
@@ -292,19 +323,22 @@ class Steps:
     def before_forward(self, inputs: object) -> None:
         """Hear that a module is about to be called, with these inputs; None: they are not known. Not in `consensus`,
         and not when nothing can be done any more."""
-        if not self.open or self.evaluating or self.failure is not None or self.forked:
+        learner = self.learner
+        if not self.open or self.evaluating or self.failure is not None or learner.left:
             return
         if self._asked:  # a forward wants the parameters that the step leads to
             self._complete()
         if not torch.is_grad_enabled():
             return
-        if self.wants_to_begin:
-            refuse_reducer(self.rank)
+        if not learner.begun:
+            if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
+                refuse_reducer(self.rank)
             self._inputs_to_come, self._by_call = self._checking_inputs, inputs is None
-            self.begin_step()
-            self._check_settings()
-        elif self.learner.begun and (inputs is not None or self._by_call):  # a part that is compiled need not look
-            me, synchronous = self.learner.me, self.learner.strategy.traits.synchronous
+            self._begin()
+            if self._checking_settings:
+                self._check_settings()
+        elif inputs is not None or self._by_call:  # a part that is compiled need not look
+            me, synchronous = learner.me, learner.strategy.traits.synchronous
             self._watch.look(me.x if synchronous and me.snapshot_is_row else None)
         if self._inputs_to_come and inputs is not None:
             self._inputs_to_come = False
@@ -441,6 +475,8 @@ class Steps:
         return vector if self._device is None else vector.to(self._device)
 
     def check_open(self, what: str) -> None:
+        if self.failure is None and self.open and not self.learner.left:
+            return
         if self.failure is not None:
             if isinstance(self.failure, LearnerDied | TimeoutError | UserError):
                 raise self.failure
@@ -449,11 +485,10 @@ class Steps:
             ) from self.failure
         if not self.open:
             raise UserError(f"session.{what} after session.close(): attach again to go on.")
-        if self.forked:
-            raise UserError(
-                f"rank {self.rank}: process {os.getpid()} was forked from the learner and is none: it may look at the "
-                "model, not train it or meet the others. Train in the process that has attached."
-            )
+        raise UserError(
+            f"rank {self.rank}: process {os.getpid()} was forked from the learner and is none: it may look at the "
+            "model, not train it or meet the others. Train in the process that has attached."
+        )
 
     def _check_step(self, by: str) -> None:
         self.check_open("step")
@@ -471,12 +506,15 @@ class Steps:
         try:
             yield
         except BaseException as error:
-            if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
-                self._end()  # the others were sent SIGTERM too
-            self.failure = error
-            note_closed(self._key)
-            self.learner.leave(FAILED)  # those who wait for this learner need not
+            self._failed(error)
             raise
+
+    def _failed(self, error: BaseException) -> None:
+        if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
+            self._end()  # the others were sent SIGTERM too
+        self.failure = error
+        note_closed(self._key)
+        self.learner.leave(FAILED)  # those who wait for this learner need not
 
 
 def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:

@@ -3,9 +3,9 @@ the snapshot that the module looks at.
 
 An optimizer steps whatever its parameters look at, by their `.grad`. So in general the parameters are shown the row and
 the gradient for a moment (`on_row`), and the snapshot becomes a copy of the row afterwards. Where nobody has written
-the row since the snapshot was taken, and the gradient is the learner's own, the parameters look at equal numbers
-already: they are stepped where they are, and the row becomes a copy of the snapshot (`in_place`). That spares a small
-model most of what an attached step costs.
+the row since the snapshot was taken, the parameters look at equal numbers already: they are stepped where they are, by
+the learner's own gradient, which is in `.grad`, or by a mean that is put there for the moment, and the row becomes a
+copy of the snapshot (`in_place`). That spares a small model most of what an attached step costs.
 
 The module may be on another device than the learner's vectors. It always looks at vectors of its own device: at the
 snapshot where the next gradient is taken, and for the moment of an update at the row. Where the learner has them there,
@@ -127,18 +127,26 @@ class RowUpdates:
         self._parameters, self._place, self._steppers = parameters, place, steppers
         self._home, self._row, self._gradient, self._spare = views
 
-    def in_place(self, asked: Set[int]) -> bool:
-        """Under the row's lock, with a snapshot that is as the row, and at which the module looks: step the snapshot by
-        the gradients in `.grad`, and copy it into the row. False: that would not be the same, and nothing is done.
+    def in_place(self, asked: Set[int], mean: Tensor | None, given: Sequence[bool]) -> bool:
+        """Under the row's lock, with a snapshot that is as the row, and at which the module looks: step the snapshot
+        and copy it into the row. False: that would not be the same, and nothing is done.
 
         Args:
             asked: numbers of the optimizers that have been asked to step.
+            mean: (P,) the gradient; None: those in `.grad`. With it the vector for the learner's own gradient is free.
+            given: (T) of which parameters it is one.
         """
         place = self._place
         if not (place.together and asked and len(self._steppers) == 1 and self._parameters.alike):
             return False
         try:
-            self._steppers[0].step()
+            if mean is None:
+                self._steppers[0].step()
+            else:
+                place.gradient.copy_(mean)  # the optimizer's hooks may change it, and the others read the mean too
+                views = [view if has else None for view, has in zip(self._gradient, given, strict=True)]
+                with self._parameters.updated(None, views):
+                    self._steppers[0].step()
         except BaseException:
             place.restore()
             raise

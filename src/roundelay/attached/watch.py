@@ -23,6 +23,7 @@ Legend: P trainable parameters, T tensors they are in, p one of these.
 
 import logging
 from collections.abc import Sequence
+from operator import attrgetter, is_
 from zlib import crc32
 
 import torch
@@ -38,6 +39,8 @@ CLOSE = 40
 """Times that the module is made to show something, two a step at most, before it is watched by less."""
 SAMPLED = 16
 """Values of each tensor that are looked at then, evenly spaced."""
+
+_version_of = attrgetter("_version")
 
 ATTACH_AGAIN = "Call session.close(), make the change, and attach again: the optimizer keeps its state."
 
@@ -64,7 +67,7 @@ class Watch:
         self._there = False  # did it, at the last look?
         self._always = any(rounded is not None for rounded in parameters.rounded)
         self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
-        self._sampled = torch.empty(0)
+        self._sampled = self._sampled_bits = torch.empty(0)
         self._versions: list[int] = []
         self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
         self._places = [
@@ -73,10 +76,14 @@ class Watch:
             for name, p in part._parameters.items()
             if p is not None
         ]
+        self._tables = [table for _, table, _, _ in self._places]  # twice a step: what is looked up once costs nothing
+        self._keys = [key for _, _, key, _ in self._places]
+        self._known = [p for _, _, _, p in self._places]
 
     def show(self, vector: Tensor, views: Sequence[Tensor]) -> None:
         """Make the module look at `vector` (P,), cut into `views`, and remember what it shows."""
-        if not self.shows(vector):  # to assign `.data` anew is most of the work
+        self._looks_there()
+        if not self.showed(vector):  # to assign `.data` anew is most of the work
             self._parameters.show(views)
             self._at, self._vector = self._parameters.shown(views), vector
             self._addresses, self._there = [at.data_ptr() for at in self._at], True
@@ -86,15 +93,12 @@ class Watch:
             self._kept.copy_(vector)
         else:
             self._sampled = vector.index_select(0, self._sample)
-            self._versions = [p._version for p in self._parameters.all]
-
-    def shows(self, vector: Tensor) -> bool:
-        """Return True if the module looks at `vector`, as it was made to, and nothing there is rounded."""
-        self._looks_there()
-        return self.showed(vector)
+            self._sampled_bits = self._sampled.view(torch.int32)
+            self._versions = list(map(_version_of, self._parameters.all))
 
     def showed(self, vector: Tensor) -> bool:
-        """Return True if it did at the last look: for use while nobody but us has had a chance to change it since."""
+        """Return True if the module looked at `vector` at the last look, as it was made to, and nothing there is
+        rounded: for use while nobody but us has had a chance to change it since."""
         return self._vector is vector and not self._always and self._there
 
     def look(self, row: Tensor | None) -> None:
@@ -120,14 +124,14 @@ class Watch:
             UserError: one was replaced, moved, cast or unfrozen; names it.
         """
         self._looks_there()
-        for name, there, key, p in self._places:
-            if there.get(key) is not p:
-                raise UserError(
-                    f"rank {self._rank}: parameter {name} was replaced by another after the module was attached "
-                    "(load_state_dict(assign=True), a wrapper such as FullyShardedDataParallel or fully_shard, "
-                    f"parametrizations, pruning). {ATTACH_AGAIN} Of torch.func.functional_call with other values call "
-                    "session.begin_step() before."
-                )
+        if not all(map(is_, map(dict.get, self._tables, self._keys), self._known)):
+            name = next(name for name, there, key, p in self._places if there.get(key) is not p)
+            raise UserError(
+                f"rank {self._rank}: parameter {name} was replaced by another after the module was attached "
+                "(load_state_dict(assign=True), a wrapper such as FullyShardedDataParallel or fully_shard, "
+                f"parametrizations, pruning). {ATTACH_AGAIN} Of torch.func.functional_call with other values call "
+                "session.begin_step() before."
+            )
         for name, p in self._frozen:
             if p.requires_grad:
                 raise UserError(
@@ -164,6 +168,8 @@ class Watch:
             UserError: as `check`.
         """
         self.check()
+        if self._plainly_unchanged():
+            return None
         found = self._differences()
         back = [number for number, (now, was) in found.items() if self._came_back(number, now, was)]
         if not self._alone:
@@ -195,6 +201,15 @@ class Watch:
                 self._rank,
                 some([self._parameters.names[n] for n in found]),
             )
+
+    def _plainly_unchanged(self) -> bool:
+        """Return True if a watch by less finds nothing at the first look, as nearly always."""
+        return (
+            not self._close
+            and self._there
+            and list(map(_version_of, self._parameters.all)) == self._versions
+            and torch.equal(self._vector.index_select(0, self._sample).view(torch.int32), self._sampled_bits)
+        )
 
     def _differences(self, counters: bool = True) -> "Differences":
         values = self._values()
@@ -231,7 +246,7 @@ class Watch:
         (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it: `flatten_parameters`.)"""
         elsewhere = [number for number, at in enumerate(self._at) if values[number] is not at]
         found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
-        if counters and (now := [p._version for p in self._parameters.all]) != self._versions:
+        if counters and (now := list(map(_version_of, self._parameters.all))) != self._versions:
             found |= {number for number, before in enumerate(self._versions) if now[number] != before}
         sample = self._vector.index_select(0, self._sample)
         if not _same_bits(sample, self._sampled):

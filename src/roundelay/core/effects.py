@@ -68,6 +68,11 @@ class GradMean(Effect[Gradient]):
     group: tuple[int, ...]
     codec: Codec = FP32
 
+    @property
+    def of_one(self) -> bool:
+        """True if the mean is the learner's own gradient, as it is."""
+        return len(self.group) == 1 and self.codec.exact
+
 
 @dataclass(frozen=True)
 class Mean(Effect[Tensor]):

@@ -5,7 +5,7 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
 
     Draw            the learner's rate follows the minibatch
     Grad            its minibatch is settled (trained, never to be drawn again) when the coroutine has gone on past it
-    GradMean        announce, gradient, publish, collect; settled like Grad
+    GradMean        announce, gradient, publish, collect; settled like Grad. Of one learner alone it is a Grad
     Mean, Mix       publish, collect
     Exchange, Fetch and any other Reach
                     with a dead peer nothing happens, and the reply is None; else it is done by its rule (`rows.py`). An
@@ -123,30 +123,30 @@ class Engine:
             try:
                 effect = role.send(reply)
             except StopIteration:
-                self._settle()
+                if self._trained is not None:
+                    self._settle(self._trained)
                 self._role = self.pending = None
                 return
-            self._settle()
+            if self._trained is not None:
+                self._settle(self._trained)
             asked = now()
             reply = self._timed(effect, asked - started, asked)
 
     def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
-        """Perform `effect`, asked for now, after so many seconds in the strategy's own code."""
+        """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
         backend = self._backend
         backend.entered(effect, asked)
         reply = self.perform(effect)
         backend.left()
         if reply is LATER:
             self.pending = effect
-        self._account(effect, update, backend.now() - asked)
-        return reply
-
-    def _account(self, effect: Effect[Any], update: float, elapsed: float) -> None:
-        """Add the seconds one effect took to what they were spent on."""
-        counts, rank, gradient = self._me.counts, self._me.rank, self._gradient_seconds
-        counts.update_s[rank] += update
-        counts.gradient_s[rank] += gradient
-        self._gradient_seconds = 0.0
+        elapsed, gradient = backend.now() - asked, self._gradient_seconds
+        counts, rank = self._me.counts, self._me.rank
+        if update:
+            counts.update_s[rank] += update
+        if gradient:
+            counts.gradient_s[rank] += gradient
+            self._gradient_seconds = 0.0
         begun = effect.effect if isinstance(effect, Begin) else effect
         if isinstance(begun, Wait):
             begun = begun.handle.pending.effect
@@ -155,12 +155,12 @@ class Engine:
         if not isinstance(begun, Draw):
             spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
             spent[rank] += elapsed - gradient
+        return reply
 
-    def _settle(self) -> None:
+    def _settle(self, trained: Statistics) -> None:
         """The coroutine has gone on past its last gradient."""
-        if self._trained is not None:
-            self._backend.settle(self._trained)
-            self._trained = None
+        self._trained = None
+        self._backend.settle(trained)
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
@@ -169,12 +169,12 @@ class Engine:
         match effect:
             case Draw(group):
                 return self._draw(group)
-            case Grad():
+            case Grad() | GradMean(of_one=True):
                 gradient = self._gradient(effect, None)
                 if not isinstance(gradient, Later):
                     self._trained = gradient.statistics
                 return gradient
-            case GradMean():
+            case GradMean() if not effect.of_one:
                 return self._gradient_mean(effect)
             case Mean() | Mix():
                 return self._backend.collect(effect, self._backend.publish(effect))

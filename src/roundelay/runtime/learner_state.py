@@ -239,15 +239,16 @@ class LearnerState(Me):
             self.count_exchange(deferred.request, version)
             deferred.handle.finish(version)
             row.begin()
-        row.trace.note(Kind.STEP, mine=row.version)
+        version = row.version
+        row.trace.note(Kind.STEP, mine=version)
         self._step.end()
         row.worked()
-        stale = row.version - gradient.version
-        self._snapshot_version = row.version + 1
+        self._snapshot_version = version + 1
         row.end()
-        self.counts.exchange_s[self.rank] += exchanging  # the runtime counts the whole step as an update
-        self.counts.update_s[self.rank] -= exchanging
-        return stale
+        if exchanging:
+            self.counts.exchange_s[self.rank] += exchanging  # the runtime counts the whole step as an update
+            self.counts.update_s[self.rank] -= exchanging
+        return version - gradient.version
 
     def count_age(self, stale: int) -> None:
         """One more gradient, or report to the centre, that was `stale` versions old when it was applied."""

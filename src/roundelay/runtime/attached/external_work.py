@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from roundelay.core.effects import Grad, GradMean
+from roundelay.core.effects import Draw, Grad, GradMean
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Later
@@ -32,9 +32,7 @@ class LoopGradient(Gradient):
     """
 
     def __init__(self, lay_out: LayOut, version: int, statistics: Statistics, weight: float) -> None:
-        facts = {"lay_out": lay_out, "version": version, "statistics": statistics, "weight": weight}
-        for name, value in facts.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(lay_out=lay_out, version=version, statistics=statistics, weight=weight)
 
     def __getattr__(self, name: str) -> Any:  # of what is not there yet
         if name != "vector":
@@ -48,11 +46,14 @@ class ExternalWork(LearnerWork):
     """Answers LATER until the loop has begun a minibatch, or has the gradient of one, (P,), which lies in `buffer` or
     can be laid out."""
 
+    at_once = (Draw, Grad)
+
     def __init__(self, buffer: Tensor) -> None:
         self._buffer = buffer
         self._drawn: Minibatch | Later | None = LATER
         self._examples: float | None = None
         self._lay_out: LayOut | None = None
+        self._last = 0.0, Statistics()  # examples of the last gradient
 
     @property
     def weighs_first(self) -> bool:
@@ -76,7 +77,9 @@ class ExternalWork(LearnerWork):
         if examples is None:
             return LATER
         lay_out = self._lay_out or (lambda: self._buffer)
-        statistics = Statistics(round(examples))
-        if isinstance(effect, GradMean):  # the others read the buffer
+        if examples != self._last[0]:  # most steps have as many
+            self._last = examples, Statistics(round(examples))
+        statistics = self._last[1]
+        if isinstance(effect, GradMean) and not effect.of_one:  # the others read the buffer
             return Gradient(lay_out(), effect.at.version, statistics, examples)
         return LoopGradient(lay_out, effect.at.version, statistics, examples)

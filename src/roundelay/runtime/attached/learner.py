@@ -15,8 +15,9 @@ Legend: P parameters, L learners.
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.gain import NOISE_SCALARS, GradientNoise
-from roundelay.core.effects import Draw, Effect
+from roundelay.core.effects import Draw, Effect, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached import passes
@@ -61,6 +62,8 @@ from roundelay.runtime.rows import adopt
 
 log = logging.getLogger("roundelay")
 
+LOOK_SECONDS = 0.05
+"""A learner that steps looks after the others, and does what is to be done between steps, no oftener than this."""
 MANY = 100
 """Empty minibatches, one after the other, after which a learner says what it waits for."""
 
@@ -101,7 +104,7 @@ class AttachedLearner:
         self._nothing = (False,) * terms.tensors
         slow = {one.rank: one for one in map(parse_straggler, stragglers())}
         self._straggler, self._shown_at = slow.get(world.rank), 0.0
-        self._gone, self._segment = False, 1
+        self._gone, self._segment, self._next_look = False, 1, 0.0
         self._membership: Membership | None = None
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
@@ -211,6 +214,12 @@ class AttachedLearner:
         """Is a gradient being waited for?"""
         return not self._gone and isinstance(self._engine.pending, GRADIENTS)
 
+    @property
+    def asks_for_mean(self) -> bool:
+        """True, in an update, if it is by the mean that the strategy has asked for with its gradient: the gradient's
+        own buffer is free then."""
+        return isinstance(self._engine.pending, GradMean)
+
     def _asked(self) -> Effect[Any] | None:
         return self._engine.pending
 
@@ -233,13 +242,17 @@ class AttachedLearner:
             LearnerDied: the strategy cannot go on without somebody who died; names the rank.
             TimeoutError: somebody did not come within the patience; says who waits for whom.
         """
-        if not self.begun:
-            self._start()
-            self._members.begin_round(self._segment)
+        engine, asked = self._engine, self._engine.pending
+        if not isinstance(asked, GRADIENTS):
+            if not engine.running:
+                self._start()
+            assert self._membership is not None
+            self._membership.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
-            self._shown_at = wall_clock()
-        asked = self._asked()
+            if self._straggler is not None:
+                self._shown_at = wall_clock()
+            asked = engine.pending
         assert isinstance(asked, GRADIENTS)
         return asked.at.vector
 
@@ -251,10 +264,12 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
-        assert self.begun
         if self._straggler is not None:
             pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
-        self._look()
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_SECONDS
+            self._look()
         self.me.learning_rate = learning_rate
         self._update.vote(examples, vote)
         self._work.hand_in(examples, lay_out)
@@ -270,10 +285,11 @@ class AttachedLearner:
     def rate_factor(self, gradient: Gradient) -> float:
         """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
         wait for each other it depends on what all of them know."""
-        if self._terms.rate in ("gain", "linear") or self.strategy.weighed:
+        factor = 1.0
+        if self._terms.rate in ("gain", "linear") or (self.strategy.weighed and self.learners > 1):
             living = self.me.living if self.strategy.traits.synchronous else self._members.living
             self._rate.live(living)
-        factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
+            factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 
@@ -285,13 +301,17 @@ class AttachedLearner:
 
     def _start(self) -> None:
         if not self._engine.running:
-            with self._deaths():
+            try:
                 self._engine.begin(self.strategy.learn(self.me))
+            except MemberLost as error:
+                raise self._members.died(error.rank, NEEDED) from None
 
     def _go_on(self) -> None:
         """Run the coroutine up to its next minibatch or gradient, or to its end."""
-        with self._deaths():
+        try:
             self._engine.go_on()
+        except MemberLost as error:
+            raise self._members.died(error.rank, NEEDED) from None
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -459,11 +479,3 @@ class AttachedLearner:
             self._backend,
         )
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
-
-    @contextmanager
-    def _deaths(self) -> Iterator[None]:
-        """Name to the user the learner that dies in a mean."""
-        try:
-            yield
-        except MemberLost as error:
-            raise self._members.died(error.rank, NEEDED) from None

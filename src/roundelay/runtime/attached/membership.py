@@ -85,6 +85,7 @@ class Membership:
         self._liveness, self._alive = arena.liveness, arena.liveness.alive
         self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
         self._ending, self._bell = arena.view(Attendance).ending, bell_of_session(arena)
+        self._rung = self._bell.hung
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life = life_lock(arena, rank, patience)
         self._next_look = 0.0
@@ -259,7 +260,7 @@ class Membership:
         """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""
         rounds = self._arena.queue.rounds
         publish(rounds, self.rank, int(rounds[self.rank]) + 1)
-        if (self._ending >= segment).any():
+        if self._rung and (self._ending >= segment).any():
             self._bell.ring()
 
     def forget(self) -> None:

@@ -52,11 +52,14 @@ class VotedUpdate:
         self._examples, self._vote = 0.0, Vote((False,) * terms.tensors)
         self._settings = settings
         self._bell, self._counted = bell_of_session(access.arena), False
+        self._together = terms.strategy.traits.synchronous
 
     def vote(self, examples: float, vote: Vote) -> None:
         """The gradient of this round is one of so many examples; `vote` is said to all before they take a mean."""
         self._examples, self._vote = examples, vote
         self._settings.taken += examples >= 2 * EMPTY_WEIGHT
+        if not (self._together or isinstance(self._asked(), GradMean)):
+            return  # no mean is taken of it
         votes.cast(self._arena, self._rank, self._round, vote, self._settings.kept.packed())
         if self._counted:  # those on other hosts who take means of gradients count it as these learners do
             self._bell.ring()
@@ -86,6 +89,11 @@ class VotedUpdate:
             present = self._arena.view(Attendance).present
             with self._settings.under_at_meeting([rank for rank in group if present[rank]]):
                 return self._update(gradient, False, (True,) * self._terms.tensors)
+        if missing_mine := votes.missing(self._arena, [self._rank], round_):
+            raise RuntimeError(
+                f"learner {missing_mine[0]} updates by a mean of gradients that it has not voted on: strategies that "
+                "are not synchronous take such means by GradMean"
+            )
         self._counted = True
         self._patience.until(
             lambda: self._have_voted(group, round_),

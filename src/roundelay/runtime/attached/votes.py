@@ -79,14 +79,20 @@ def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote
     """The vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
     `changed` is 0 here; see `changes`."""
     slot, among, tables = round_ % VOTE_SLOTS, list(ranks), arena.view(VoteTables)
-    words = np.bitwise_or.reduce(tables.given[slot][among], axis=0).view(np.uint8)
-    given = tuple(bool(bit) for bit in np.unpackbits(words)[:tensors])
-    return Vote(given, bool(tables.skip[slot][among].any()))
+    words = np.bitwise_or.reduce(tables.given[slot][among], axis=0)
+    return Vote(_unpacked(words.tobytes(), tensors), bool(tables.skip[slot][among].any()))
+
+
+@lru_cache(maxsize=64)
+def _unpacked(words: bytes, tensors: int) -> tuple[bool, ...]:
+    return tuple(np.unpackbits(np.frombuffer(words, np.uint8))[:tensors].astype(bool).tolist())
 
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
-    """`changed` by rank, of those who had a gradient."""
+    """`changed` by rank, of those who had a gradient; none where nobody has changed anything."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
+    if not tables.changed[slot].any():
+        return {}
     had = tables.given[slot].any(axis=1)
     return {rank: int(tables.changed[slot, rank]) for rank in ranks if had[rank]}
 

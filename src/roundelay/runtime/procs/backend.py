@@ -30,6 +30,9 @@ from roundelay.runtime.rows import Row, reach
 class LearnerWork(ABC):
     """One learner's minibatches, and gradients over them."""
 
+    at_once: tuple[type[Effect[Any]], ...] = ()
+    """Effects whose replies take no time, or come LATER: a learner is never seen in them."""
+
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
         """As `Backend.draw`."""
@@ -57,13 +60,13 @@ class ArenaBackend(Backend):
         self._vectors, self._means, self._work = vectors, means, work
         self._alive, self._doing = access.arena.liveness.alive, access.arena.activity.doing
         self._centre, self._patience = access.arena.layout.learners, access.patience
-        self._attendee = Attendee(access.arena, access.rank)
+        self._attendee, self._at_once = Attendee(access.arena, access.rank), work.at_once
 
-    def now(self) -> float:
-        return time.monotonic()
+    now = staticmethod(time.monotonic)
 
     def entered(self, effect: Effect[Any], at: float) -> None:
-        self._doing[:, self._rank] = *number_of(effect), int(1000 * at)
+        if not isinstance(effect, self._at_once):
+            self._doing[:, self._rank] = *number_of(effect), int(1000 * at)
 
     def left(self) -> None:
         self._doing[0, self._rank] = 0
