@@ -62,7 +62,7 @@ from roundelay.runtime.rows import adopt
 
 log = logging.getLogger("roundelay")
 
-LOOK_SECONDS = 0.05
+BETWEEN_LOOKS_SECONDS = 0.05
 """A learner that steps looks after the others, and does what is to be done between steps, no oftener than this."""
 MANY = 100
 """Empty minibatches, one after the other, after which a learner says what it waits for."""
@@ -269,7 +269,7 @@ class AttachedLearner:
             pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
         now = time.monotonic()
         if now >= self._next_look:
-            self._next_look = now + LOOK_SECONDS
+            self._next_look = now + BETWEEN_LOOKS_SECONDS
             self._look()
         self.me.learning_rate = learning_rate
         self._update.vote(examples, vote)
