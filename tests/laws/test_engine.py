@@ -26,7 +26,9 @@ from roundelay.core.effects import (
     Wait,
 )
 from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
-from roundelay.runtime.engine import Engine
+from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import LATER, Later
+from roundelay.runtime.engine import ClockedEngine, Engine
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import REACH_RULES
 from support.noting_backend import BATCH, VECTOR, Notes, P
@@ -53,10 +55,10 @@ class Elsewhere:
         return self.replies.pop(0) if self.replies else 10 + peer
 
 
-def run(notes: Notes, role: Callable[[LearnerState], Role], elsewhere: Elsewhere | None = None) -> Engine:
+def run(notes: Notes, role: Callable[[LearnerState], Role], elsewhere: Elsewhere | None = None) -> ClockedEngine:
     """A segment of `role`."""
     others = {} if elsewhere is None else {"remote": elsewhere}
-    engine = Engine(notes.me, notes, notes.deferred, trace=notes, **others)
+    engine = ClockedEngine(notes.me, notes, notes.deferred, trace=notes, **others)
     engine.begin(role(notes.me))
     return engine
 
@@ -379,4 +381,124 @@ def test_a_gathering_is_given_to_then_waited_for_then_closed() -> None:
     assert notes.log[5:] == ["admits", "closes", "exchange 2", "closed"], "what does not count is not given"
 
 
-# The simulator's rules ------------------------------------------------------------------------------------------------
+class Slow(Notes):
+    """Answers LATER to whatever can be answered so, and when it is asked again as `Notes` does. What reaches a row and
+    was begun goes on by itself."""
+
+    engine: Engine
+    starts_all = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked: list[str] = []
+        self.started: list[Handle[int | None]] = []
+
+    def _first(self, what: str) -> bool:
+        """Is it asked for the first time?"""
+        if what in self._asked:
+            self._asked.remove(what)
+            return False
+        self._asked.append(what)
+        return True
+
+    def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
+        return LATER if self._first("draw") else super().draw(group)
+
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        return LATER if self._first("gradient") else super().gradient(effect, on_ready)
+
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
+        return LATER if self._first("collect") else super().collect(effect, published)
+
+    def admits(self, effect: Gather) -> bool | Later:
+        return LATER if self._first("admits") else super().admits(effect)
+
+    def closes(self, effect: Gather) -> bool | Later:
+        return LATER if self._first("closes") else super().closes(effect)
+
+    def closed(self, effect: Gather) -> Later | None:
+        return LATER if self._first("closed") else super().closed(effect)
+
+    def reach(self, effect: Reach) -> int | Later | None:
+        return super().reach(effect) if self.engine.again else LATER
+
+    def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
+        if self.starts_all:
+            self.started.append(handle)
+        return self.starts_all
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_a_backend_that_answers_later_comes_to_the_same_and_nothing_is_done_twice(by_itself: bool) -> None:
+    replies: dict[str, list[object]] = {"at once": [], "later": []}
+
+    def story(name: str) -> Callable[[LearnerState], Role]:
+        said = replies[name]
+
+        async def role(me: LearnerState) -> None:
+            batch = await Draw()
+            assert batch is not None
+            said.append((await Grad(me.snapshot(), batch)).weight)
+            said.append((await GradMean(me.snapshot(), batch, (0, 1))).vector.tolist())
+            said.append((await Mean((0, 1), VECTOR)).tolist())
+            mean = await Begin(Mean((0, 1), 2 * VECTOR))
+            said.append(await Exchange(1, pair_average_))
+            said.append((await Wait(mean)).tolist())
+            said.append(await Gather(Quorum(2), Exchange(1, pair_average_), Exchange(2, pair_average_)))
+            said.append(await Wait(await Begin(Exchange(1, pair_average_))))
+            said.append(await Wait(await Begin(Fetch(2, torch.empty(P)))))
+
+        return role
+
+    at_once, later = Notes(), Slow()
+    later.starts_all = by_itself
+    Engine(at_once.me, at_once, trace=at_once).begin(story("at once")(at_once.me))
+    engine = later.engine = Engine(later.me, later, trace=later)
+    engine.begin(story("later")(later.me))
+    for _ in range(20):
+        if later.started:
+            engine.finish(later.started.pop())
+        elif engine.running:
+            engine.go_on()
+    assert not engine.running
+    assert replies["later"] == replies["at once"]
+    assert later.log == at_once.log
+    assert later.counts.exchanges.tolist() == at_once.counts.exchanges.tolist()
+
+
+def test_what_goes_on_by_itself_is_done_when_it_is_over_whatever_the_coroutine_does() -> None:
+    slow, done = Slow(), list[bool]()
+
+    async def role(me: LearnerState) -> None:
+        begun = await Begin(Exchange(1, pair_average_)), await Begin(Exchange(2, pair_average_))
+        await Grad(me.snapshot(), BATCH)
+        done.extend(handle.done for handle in begun)
+        await Wait(begun[1])
+
+    engine = slow.engine = Engine(slow.me, slow)
+    engine.begin(role(slow.me))
+    first, second = slow.started
+    engine.finish(first)
+    assert isinstance(engine.pending, Grad)
+    engine.go_on()
+    assert done == [True, False]
+    assert isinstance(engine.pending, Wait)
+    engine.finish(second)
+    assert not engine.running
+    assert slow.counts.exchanges[0].tolist() == [0, 1, 1]
+
+
+def test_nothing_happens_to_a_coroutine_that_was_closed() -> None:
+    slow = Slow()
+
+    async def role(me: LearnerState) -> None:
+        await Begin(Exchange(1, pair_average_))
+        await Exchange(2, pair_average_)
+
+    engine = slow.engine = Engine(slow.me, slow)
+    engine.begin(role(slow.me))
+    engine.close()
+    engine.finish(slow.started[0])
+    engine.go_on()
+    assert not slow.counts.exchanges.any()
+    assert not engine.running

@@ -20,8 +20,8 @@ from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
+from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.runtime.sim.effects import VirtualEffects
 from support.clusters import SYNCHRONOUS, cluster, make_strategy, plan
 from support.hosts import place
 from support.until import until
@@ -89,14 +89,14 @@ def test_a_strategy_that_does_not_mix_gives_no_vector_to_single_others(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    for method in ("_mix", "_mean", "_gradient"):
-        whole = getattr(VirtualEffects, method)
+    for method in ("publish", "publish_gradient", "gradient"):
+        whole = getattr(SimBackend, method)
 
-        def noted(self: Any, role: Any, to: Any, effect: Any, whole: Any = whole) -> object:
+        def noted(self: Any, effect: Any, *others: Any, whole: Any = whole) -> object:
             asked.append(effect)
-            return whole(self, role, to, effect)
+            return whole(self, effect, *others)
 
-        monkeypatch.setattr(VirtualEffects, method, noted)
+        monkeypatch.setattr(SimBackend, method, noted)
     learners = 1 if name == "sgd" else 4
     with SimRuntime(cluster(name, learners)) as runtime:
         runtime.segment(plan(9, learners))

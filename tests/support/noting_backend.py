@@ -11,7 +11,7 @@ from roundelay.core.effects import Gather, Grad, GradMean, Mean, Mix, Reach
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
-from roundelay.runtime.backend import LATER, Backend, Later
+from roundelay.runtime.backend import LATER, ClockedBackend, Later
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
@@ -42,7 +42,7 @@ class HandLock(Lock):
         self.taken = False
 
 
-class Notes(Backend):
+class Notes(ClockedBackend):
     """Learner 0 of three: notes what it is asked for. Every primitive takes one second of a clock, a gradient four."""
 
     def __init__(self) -> None:
@@ -100,28 +100,29 @@ class Notes(Backend):
         self.said(f"publish gradient of weight {gradient.weight:g}")
         return gradient.vector
 
-    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
         self.said("collect")
         if self.lost:
             raise LookupError("a member is lost")
         found: Tensor = published
         return found
 
-    def admits(self, effect: Gather) -> bool:
+    def admits(self, effect: Gather) -> bool | Later:
         self.said("admits")
         return self.counts_what_comes
 
-    def closes(self, effect: Gather) -> bool:
+    def closes(self, effect: Gather) -> bool | Later:
         self.said("closes")
         return True
 
-    def closed(self, effect: Gather) -> None:
+    def closed(self, effect: Gather) -> Later | None:
         self.log.append("closed")
+        return None
 
     def lives(self, peer: int) -> bool:
         return peer not in self.dead
 
-    def reach(self, effect: Reach) -> int | None:
+    def reach(self, effect: Reach) -> int | Later | None:
         self.said(f"{type(effect).__name__.lower()} {effect.peer}")
         return reach(self.rows[0], self.rows[effect.peer], effect)
 

@@ -4,36 +4,43 @@ Legend: P parameters.
 """
 
 from abc import ABC, abstractmethod
+from enum import Enum
 from typing import Any, Final, Protocol
 
 from torch import Tensor
 
-from roundelay.core.effects import Effect, Gather, Grad, GradMean, Mean, Mix, Reach
+from roundelay.core.effects import Effect, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.rows import Row
 
 
-class Later:
+class Later(Enum):
     """The type of LATER."""
 
+    LATER = 0
 
-LATER: Final = Later()
+
+LATER: Final = Later.LATER
 """Reply of a primitive that cannot answer yet."""
+
+
+class Counting(Protocol):
+    """The learner's own state, as far as the engine changes it."""
+
+    def drawn(self, batch: Minibatch) -> None:
+        """`batch` is the minibatch that was drawn last."""
+        ...
+
+    def count_exchange(self, request: Exchange, version: int) -> None:
+        """Count an exchange that left the peer's row at `version`."""
+        ...
 
 
 class Backend(ABC):
     """The primitives of a runtime, for the engine of one learner."""
 
-    @abstractmethod
-    def now(self) -> float:
-        """Seconds on the runtime's clock."""
-
-    def entered(self, effect: Effect[Any], at: float) -> None:  # noqa: B027 nobody looks, where nobody waits
-        """The learner is in `effect` since `at` seconds; for people who ask who waits for whom."""
-
-    def left(self) -> None:  # noqa: B027
-        """It is in its own code again."""
+    __slots__ = ()
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
@@ -61,19 +68,19 @@ class Backend(ABC):
         """Take part with the learner's own gradient, which is there, and was announced if `on_ready` is not None."""
 
     @abstractmethod
-    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor:
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
         """The mean (P,), once all it needs have published."""
 
     @abstractmethod
-    def admits(self, effect: Gather) -> bool:
+    def admits(self, effect: Gather) -> bool | Later:
         """Does what the learner comes with count?"""
 
     @abstractmethod
-    def closes(self, effect: Gather) -> bool:
+    def closes(self, effect: Gather) -> bool | Later:
         """It has given: wait until the gathering closes, unless it is late. True: this learner is to close it."""
 
     @abstractmethod
-    def closed(self, effect: Gather) -> None:
+    def closed(self, effect: Gather) -> Later | None:
         """The gathering that `closes` asked for is closed; those who wait go on."""
 
     @abstractmethod
@@ -81,13 +88,35 @@ class Backend(ABC):
         """True for the centre and for peers that are not known to be dead."""
 
     @abstractmethod
-    def reach(self, effect: Reach) -> int | None:
+    def reach(self, effect: Reach) -> int | Later | None:
         """Do it, with a row of this runtime, by its rule in `rows.py`; the version of the peer's row, or None: one of
-        the rows is taken."""
+        the rows is taken. The exchanges of a gathering are asked for where `admits` and `closes` have answered, and are
+        done at once."""
+
+    def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
+        """True: an effect that was begun goes on by itself; when it is over, the engine is told to `finish` it."""
+        return False
 
     def deferrable(self, peer: int) -> Row | None:
         """The row of `peer` if an exchange with it may wait for the next step, else None."""
         return None
+
+    def ended(self) -> None:  # noqa: B027 most know it, for `Engine.begin` comes back
+        """The coroutine has come to its end."""
+
+
+class ClockedBackend(Backend):
+    """A backend whose effects take time on a clock."""
+
+    @abstractmethod
+    def now(self) -> float:
+        """Seconds on the runtime's clock."""
+
+    def entered(self, effect: Effect[Any], at: float) -> None:
+        """The learner is in `effect` since `at` seconds; for people who ask who waits for whom."""
+
+    def left(self) -> None:
+        """It is in its own code again."""
 
 
 class RemoteRows(Protocol):

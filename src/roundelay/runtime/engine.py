@@ -15,6 +15,8 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
                     ask now; over when the coroutine goes on after the reply has come, at the latest in the wait. One at
                     a time: the next waits for it first; an exchange of a fragment is asked for when those before it are
                     over, and the learner goes on meanwhile
+    Begin(Reach) that the backend starts
+                    goes on by itself, and is done when the backend says so (`finish`), whatever the coroutine does
     Begin(Exchange) with a living learner of this host
                     deferred: done with the next step (`deferred.py`), at the latest in the wait. One at a time
     Begin(anything else)        done at once
@@ -22,26 +24,25 @@ touches the world is a primitive of its `Backend` (`backend.py`); a runtime is a
                     centre is on another host, all of this is done there
     Wait            the reply if it is there, else what is left to do
 
-A primitive may answer LATER: the coroutine is left where it is, `pending` says at which effect, and the effect is asked
-for again by `go_on` when the backend is ready.
+A primitive may answer LATER: the coroutine is left where it is, `pending` says at which effect, and `go_on` asks for
+what is left of the effect when the backend is ready. Where time is virtual nearly every effect is answered twice so.
 
-Every effect is timed, counted and, where a run is recorded, noted.
+An engine adds little to an effect: its rule is found by its type, and nothing is made for it, for a simulation performs
+hundreds of thousands a second. `ClockedEngine` times effects as well.
 """
 
 from collections import deque
-from collections.abc import Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from roundelay.core.effects import Begin, Draw, Effect, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach, Wait
 from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
-from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, Later, RemoteRows
+from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, ClockedBackend, Counting, Later, RemoteRows
 from roundelay.runtime.deferred import Deferred, DeferredExchange
 from roundelay.runtime.learner_state import LearnerState
-from roundelay.runtime.rows import Row
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
 MEANS = (Mean, Mix, GradMean, Gather)
@@ -51,39 +52,53 @@ NOTHING = -1
 """Number of the minibatch that a recorded Draw at the end of a segment has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """Kept by the handle of an effect that was begun: the effect, and the reply of `publish`."""
-
-    effect: Effect[Any]
-    published: Any = None
-
-
 class Engine:
     """Runs one learner's coroutine, segment after segment.
 
     Args:
-        deferred: the place from which the learner's steps take the exchange that was begun.
+        deferred: the place from which the learner's steps take the exchange that was begun; None: they take none.
         trace: takes a note of what is drawn, computed and missed; rows note what happens to them.
     """
 
+    __slots__ = (
+        "_asked",
+        "_backend",
+        "_deferred",
+        "_me",
+        "_queued",
+        "_remote",
+        "_role",
+        "_so_far",
+        "_trace",
+        "_trained",
+        "again",
+        "answers",
+        "pending",
+    )
+
     def __init__(
         self,
-        me: LearnerState,
+        me: Counting,
         backend: Backend,
-        deferred: Deferred,
+        deferred: Deferred | None = None,
         remote: RemoteRows = NO_REMOTE,
         trace: Trace = NO_TRACE,
     ) -> None:
         self._me, self._backend, self._deferred = me, backend, deferred
-        self._remote, self._trace = remote, trace
+        self._remote = None if remote is NO_REMOTE else remote
+        self._trace = None if trace is NO_TRACE else trace
         self._role: Coroutine[Effect[Any], Any, None] | None = None
         self._asked: Handle[int | None] | None = None  # of the other hosts
-        self._queued: deque[Handle[int | None]] = deque()  # exchanges of fragments, to be asked for next
+        self._queued: deque[Handle[int | None]] | None = None  # exchanges of fragments, to be asked for next
         self._trained: Statistics | None = None
-        self._gradient_seconds = 0.0  # of the effect under way
+        self._so_far: Any = None
+        """Parts of the pending effect that are done, where it has several."""
         self.pending: Effect[Any] | None = None
-        """The effect that was answered LATER."""
+        """The effect that the coroutine waits for."""
+        self.again = False
+        """True while an effect, or what is left of it, is asked for again: what takes its time has taken it."""
+        self.answers = 0
+        """Answers to effects so far, LATER included."""
 
     # The coroutine ----------------------------------------------------------------------------------------------------
 
@@ -94,68 +109,69 @@ class Engine:
 
     def begin(self, role: Coroutine[Effect[Any], Any, None]) -> None:
         """Run `role`, a segment, to its end, or to an effect that is answered LATER."""
-        self._role, self.pending, self._trained = role, None, None
+        self._role, self.pending, self._trained, self._so_far = role, None, None, None
         self._run(None)
 
     def go_on(self) -> None:
-        """Ask for the pending effect again, and go on as `begin` does."""
+        """Ask for what is left of the pending effect, and go on as `begin` does. Nothing happens after `close`."""
         effect = self.pending
-        assert effect is not None
-        reply = self._timed(effect, 0.0, self._backend.now())
+        if effect is None:
+            return
+        self.again = True
+        self.answers += 1
+        reply = _RULES[type(effect)](self, effect)
         if reply is not LATER:
             self._run(reply)
 
+    def finish(self, handle: Handle[Any]) -> None:
+        """Do what the backend has started, which is over now, and go on if the coroutine waits for it. Nothing happens
+        after `close`."""
+        if self._role is None:
+            return
+        self.again = True
+        self.answers += 1
+        handle.finish(self._reach(handle.pending[0]))
+        self.again = False
+        pending = self.pending
+        if type(pending) is Wait and pending.handle is handle:
+            self._run(handle.reply)
+
     def close(self) -> None:
         """End the coroutine where it is."""
-        role, self._role, self.pending = self._role, None, None
-        self._deferred.clear()
-        self._queued.clear()
+        role, self._role, self.pending, self._so_far = self._role, None, None, None
+        self._queued = None
+        if self._deferred is not None:
+            self._deferred.clear()
         if role is not None:
             role.close()
 
     def _run(self, reply: Any) -> None:
-        role, now = self._role, self._backend.now
+        """Go on with `reply` until an effect is answered LATER."""
+        role = self._role
         assert role is not None
+        send, self.again = role.send, False
         while reply is not LATER:
-            started = now()
-            if self._asked is not None and self._remote.through:
-                self._finish_asked(self._asked)
             try:
-                effect = role.send(reply)
+                effect = send(reply)
             except StopIteration:
-                if self._trained is not None:
-                    self._settle(self._trained)
-                self._role = self.pending = None
+                self._end()
                 return
             if self._trained is not None:
                 self._settle(self._trained)
-            asked = now()
-            reply = self._timed(effect, asked - started, asked)
-
-    def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
-        """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
-        backend = self._backend
-        backend.entered(effect, asked)
-        reply = self.perform(effect)
-        backend.left()
-        if reply is LATER:
             self.pending = effect
-        elapsed, gradient = backend.now() - asked, self._gradient_seconds
-        counts, rank = self._me.counts, self._me.rank
-        if update:
-            counts.update_s[rank] += update
-        if gradient:
-            counts.gradient_s[rank] += gradient
-            self._gradient_seconds = 0.0
-        begun = effect.effect if isinstance(effect, Begin) else effect
-        if isinstance(begun, Wait):
-            begun = begun.handle.pending.effect
-        elif isinstance(begun, MEANS):
-            counts.means[rank] += 1
-        if not isinstance(begun, Draw):
-            spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
-            spent[rank] += elapsed - gradient
-        return reply
+            self.answers += 1
+            try:
+                rule = _RULES[type(effect)]
+            except KeyError:
+                rule = _rule_of(effect)
+            reply = rule(self, effect)
+
+    def _end(self) -> None:
+        """The coroutine is over."""
+        if self._trained is not None:
+            self._settle(self._trained)
+        self._role = self.pending = None
+        self._backend.ended()
 
     def _settle(self, trained: Statistics) -> None:
         """The coroutine has gone on past its last gradient."""
@@ -164,97 +180,117 @@ class Engine:
 
     # Effects ----------------------------------------------------------------------------------------------------------
 
-    def perform(self, effect: Effect[Any]) -> Any:  # noqa: PLR0911 one return an effect
-        """The reply to an effect."""
-        match effect:
-            case Draw(group):
-                return self._draw(group)
-            case Grad() | GradMean(of_one=True):
-                gradient = self._gradient(effect, None)
-                if not isinstance(gradient, Later):
-                    self._trained = gradient.statistics
-                return gradient
-            case GradMean() if not effect.of_one:
-                return self._gradient_mean(effect)
-            case Mean() | Mix():
-                return self._backend.collect(effect, self._backend.publish(effect))
-            case Reach():
-                return self._reach(effect)
-            case Gather():
-                return self._gather(effect)
-            case Begin(begun):
-                return self._begin(begun)
-            case Wait(handle):
-                if not handle.done:
-                    self._finish(handle)
-                return handle.reply
-            case _:
-                raise TypeError(f"{type(effect).__name__} is not an effect of this runtime")
+    def perform(self, effect: Effect[Any]) -> Any:
+        """The reply to an effect.
 
-    def _draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        drawn = self._backend.draw(group)
-        if isinstance(drawn, Later):
+        Raises:
+            TypeError: there is no rule for it.
+        """
+        return _rule_of(effect)(self, effect)
+
+    def _draw(self, effect: Draw) -> Minibatch | Later | None:
+        drawn = self._backend.draw(effect.group)
+        if drawn is LATER:
             return drawn
         if drawn is not None:
             self._me.drawn(drawn)
-        self._trace.note(Kind.DRAW, mine=NOTHING if drawn is None else drawn.index)
+        if self._trace is not None:
+            self._trace.note(Kind.DRAW, mine=NOTHING if drawn is None else drawn.index)
         return drawn
 
+    def _grad(self, effect: Grad | GradMean) -> Gradient | Later:
+        gradient = self._gradient(effect, None)
+        if gradient is not LATER:
+            self._trained = gradient.statistics
+        return gradient
+
     def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        started = self._backend.now()
         gradient = self._backend.gradient(effect, on_ready)
-        self._gradient_seconds += self._backend.now() - started
-        if not isinstance(gradient, Later):
+        if self._trace is not None and gradient is not LATER:
             self._trace.note(Kind.GRAD, mine=effect.batch.index, value=gradient.statistics.loss)
         return gradient
 
     def _gradient_mean(self, effect: GradMean) -> Gradient | Later:
-        backend = self._backend
-        on_ready = backend.announce(effect)
-        own = self._gradient(effect, on_ready)
-        if isinstance(own, Later):
-            return own
-        mean = backend.collect(effect, backend.publish_gradient(effect, own, on_ready))
-        self._trained = own.statistics
+        backend, so_far = self._backend, self._so_far
+        if effect.of_one:
+            return self._grad(effect)
+        if so_far is None:
+            on_ready = backend.announce(effect)
+            own = self._gradient(effect, on_ready)
+            if own is LATER:
+                return own
+            so_far = own, backend.publish_gradient(effect, own, on_ready)
+        own, published = so_far
+        mean = backend.collect(effect, published)
+        if mean is LATER:
+            self._so_far = so_far
+            return mean
+        self._so_far, self._trained = None, own.statistics
         return Gradient(mean, own.version, own.statistics, own.weight)
 
-    def _reach(self, effect: Reach) -> int | None:
+    def _mean(self, effect: Mean | Mix) -> Any:
+        backend, so_far = self._backend, self._so_far
+        if so_far is None:
+            so_far = (backend.publish(effect),)
+        mean = backend.collect(effect, so_far[0])
+        self._so_far = so_far if mean is LATER else None
+        return mean
+
+    def _reach(self, effect: Reach) -> int | Later | None:
         """Reach the row of another learner, or the centre, and wait for it."""
-        if self._remote.takes(effect.peer):
+        backend, peer = self._backend, effect.peer
+        if self._remote is not None and self._remote.takes(peer):
             handle: Handle[int | None] = Handle()
+            handle.pending = effect, None
             self._ask(effect, handle)
             if not handle.done:
                 self._finish_asked(handle)
             return handle.reply  # type: ignore[no-any-return]
-        if not self._backend.lives(effect.peer):
-            self._trace.note(Kind.GONE, effect.peer)
+        if not backend.lives(peer):
+            if self._trace is not None:
+                self._trace.note(Kind.GONE, peer)
             return None
-        version = self._backend.reach(effect)
-        if version is not None and isinstance(effect, Exchange):
+        version = backend.reach(effect)
+        if version is not LATER and version is not None and type(effect) is Exchange:
             self._me.count_exchange(effect, version)
         return version
 
-    def _gather(self, gather: Gather) -> bool:
+    def _gather(self, gather: Gather) -> Any:
         """Come to a gathering, and go on when it is closed."""
+        if self._remote is not None and self._remote.takes(gather.close.peer):
+            return self._gather_elsewhere(self._remote, gather)
+        if self._so_far is None:
+            self._so_far = self._gather_here(gather)
+        for reply in self._so_far:
+            if reply is not LATER:
+                self._so_far = None
+            return reply
+        raise AssertionError("a gathering has a reply")
+
+    def _gather_here(self, gather: Gather) -> Generator[bool | Later, None, None]:
+        """All parts of it: LATER, as often as there is to wait, and then the reply."""
         backend, trace = self._backend, self._trace
-        if self._remote.takes(gather.close.peer):
-            return self._gather_elsewhere(gather)
-        counts = backend.admits(gather)
-        trace.note(Kind.COME, value=float(counts))
+        while (counts := backend.admits(gather)) is LATER:
+            yield LATER
+        if trace is not None:
+            trace.note(Kind.COME, value=float(counts))
         if counts and gather.give is not None:
             self._reach(gather.give)
-        closes = backend.closes(gather)
-        trace.note(Kind.MET, value=float(closes))
+        while (closes := backend.closes(gather)) is LATER:
+            yield LATER
+        if trace is not None:
+            trace.note(Kind.MET, value=float(closes))
         if closes:
             self._reach(gather.close)
-            backend.closed(gather)
-        return counts
+            while backend.closed(gather) is LATER:
+                yield LATER
+        yield counts
 
-    def _gather_elsewhere(self, gather: Gather) -> bool:
+    def _gather_elsewhere(self, remote: RemoteRows, gather: Gather) -> bool:
         """The same at the host that has the centre, as one request."""
         self.finish_asked()
-        self._remote.ask(gather)
-        version = self._remote.wait(gather.close.peer)
+        remote.ask(gather)
+        version = remote.wait(gather.close.peer)
         if version is None or version < 0:
             return False
         if gather.give is not None:
@@ -263,65 +299,187 @@ class Engine:
 
     # Begin and Wait ---------------------------------------------------------------------------------------------------
 
-    def _begin(self, effect: Effect[Any]) -> Handle[Any]:
+    def _begin(self, begin: Begin[Any]) -> Handle[Any] | Later:
+        """Of a handle, `pending` is the effect, and the reply of `publish`."""
+        effect: Effect[Any] = begin.effect
         handle: Handle[Any] = Handle()
-        handle.pending = _Begun(effect)
-        match effect:
-            case Mean() | Mix():
-                handle.pending = _Begun(effect, self._backend.publish(effect))
-            case Exchange(peer, fragment=part) if part != WHOLE and self._asked and self._remote.takes(peer):
+        handle.pending = effect, None
+        if isinstance(effect, Reach) and self._start(effect, handle):
+            return handle
+        if isinstance(effect, Mean | Mix):
+            handle.pending = effect, self._backend.publish(effect)
+            return LATER if self._role is None else handle  # closed: somebody it would wait for will never come
+        reply = self.perform(effect)
+        if reply is not LATER:
+            handle.finish(reply)
+        return handle if handle.done else LATER
+
+    def _start(self, effect: Reach, handle: Handle[int | None]) -> bool:
+        """Begin it; False: it is to be done at once."""
+        peer, remote, deferred = effect.peer, self._remote, self._deferred
+        if remote is not None and remote.takes(peer):
+            if self._asked and type(effect) is Exchange and effect.fragment != WHOLE:
+                self._queued = self._queued or deque()
                 self._queued.append(handle)
-            case Reach(peer) if self._remote.takes(peer):
+            else:
                 self._ask(effect, handle)
-            case Exchange(peer) if not self._deferred.occupied and (row := self._deferrable(peer)) is not None:
-                self._deferred.put(DeferredExchange(effect, row, partial(self._backend.lives, peer), handle))
-            case _:
-                handle.finish(self.perform(effect))
-        return handle
+            return True
+        if not self._backend.lives(peer):
+            return False
+        if self._backend.starts(effect, handle):
+            return True
+        if type(effect) is not Exchange or deferred is None or deferred.occupied:
+            return False
+        row = self._backend.deferrable(peer)
+        if row is not None:
+            deferred.put(DeferredExchange(effect, row, partial(self._backend.lives, peer), handle))
+        return row is not None
 
-    def _deferrable(self, peer: int) -> Row | None:
-        return self._backend.deferrable(peer) if self._backend.lives(peer) else None
+    def _wait(self, wait: Wait[Any]) -> Any:
+        handle: Handle[Any] = wait.handle
+        return handle.reply if handle.done else self._finish(handle)
 
-    def _finish(self, handle: Handle[Any]) -> None:
+    def _finish(self, handle: Handle[Any]) -> Any:
         """Wait for what was begun."""
-        begun = handle.pending
-        if self._deferred.withdraw(handle) is not None:
-            handle.finish(self._reach(begun.effect))
-        elif isinstance(begun.effect, Reach):
-            while not handle.done and self._asked is not None:
-                self._finish_asked(self._asked)
-        else:
-            handle.finish(self._backend.collect(begun.effect, begun.published))
+        effect, published = handle.pending
+        if not isinstance(effect, Reach):
+            reply = self._backend.collect(effect, published)
+            if reply is LATER:
+                return LATER
+            handle.finish(reply)
+        elif self._deferred is not None and self._deferred.withdraw(handle) is not None:
+            handle.finish(self._reach(effect))
+        while not handle.done and self._asked is not None:
+            self._finish_asked(self._asked)
+        return handle.reply if handle.done else LATER
 
     def finish_deferred(self) -> None:
         """Do the deferred exchange now, without a step."""
-        found = self._deferred.withdraw()
+        found = None if self._deferred is None else self._deferred.withdraw()
         if found is not None:
             found.handle.finish(self._reach(found.request))
 
     # Other hosts ------------------------------------------------------------------------------------------------------
 
-    def _ask(self, effect: Reach, handle: Handle[Any]) -> None:
+    def _ask(self, effect: Reach, handle: Handle[int | None]) -> None:
         """Have it done by another host; `handle` is finished in `_finish_asked`, unless nobody is there."""
+        assert self._remote is not None
         self.finish_asked()  # one at a time
         if self._backend.lives(effect.peer):
             self._remote.ask(effect)
-            handle.pending, self._asked = _Begun(effect), handle
+            self._asked = handle
         else:
             handle.finish(None)
 
-    def _finish_asked(self, handle: Handle[Any]) -> None:
-        effect, self._asked = handle.pending.effect, None
+    def _finish_asked(self, handle: Handle[int | None]) -> None:
+        assert self._remote is not None
+        effect, self._asked = handle.pending[0], None
         version = self._remote.wait(effect.peer)
-        if version is not None and isinstance(effect, Exchange):
+        if version is not None and type(effect) is Exchange:
             self._me.count_exchange(effect, version)
         handle.finish(version)
         while self._queued and self._asked is None:
             following = self._queued.popleft()
-            self._ask(following.pending.effect, following)
+            self._ask(following.pending[0], following)
 
     def finish_asked(self) -> None:
         """Wait for what other hosts have been asked, if there is anything: nobody reads rows between segments that are
         still being written."""
         while self._asked is not None:
             self._finish_asked(self._asked)
+
+
+_RULES: Final[dict[type[Effect[Any]], Callable[[Engine, Any], Any]]] = {
+    Draw: Engine._draw,
+    Grad: Engine._grad,
+    GradMean: Engine._gradient_mean,
+    Mean: Engine._mean,
+    Mix: Engine._mean,
+    Exchange: Engine._reach,
+    Gather: Engine._gather,
+    Begin: Engine._begin,
+    Wait: Engine._wait,
+}
+
+
+def _rule_of(effect: Effect[Any]) -> Callable[[Engine, Any], Any]:
+    """Return the rule of an effect; that of a new kind of Reach is kept."""
+    kind = type(effect)
+    if kind not in _RULES:
+        if not isinstance(effect, Reach):
+            raise TypeError(f"{kind.__name__} is not an effect of this runtime")
+        _RULES[kind] = Engine._reach
+    return _RULES[kind]
+
+
+class ClockedEngine(Engine):
+    """An engine whose effects take time on a clock. It times them, counts means, and tells the backend when the learner
+    is in an effect, and takes note of what another host has answered whenever the coroutine goes on.
+    """
+
+    __slots__ = ("_clocked", "_gradient_seconds", "_state")
+
+    def __init__(
+        self,
+        me: LearnerState,
+        backend: ClockedBackend,
+        deferred: Deferred,
+        remote: RemoteRows = NO_REMOTE,
+        trace: Trace = NO_TRACE,
+    ) -> None:
+        super().__init__(me, backend, deferred, remote, trace)
+        self._state, self._clocked = me, backend
+        self._gradient_seconds = 0.0  # of the effect under way
+
+    def go_on(self) -> None:
+        if self.pending is not None:
+            reply = self._timed(self.pending, 0.0, self._clocked.now())
+            if reply is not LATER:
+                self._run(reply)
+
+    def _run(self, reply: Any) -> None:
+        role, now = self._role, self._clocked.now
+        assert role is not None
+        while reply is not LATER:
+            started = now()
+            if self._asked is not None and self._remote is not None and self._remote.through:
+                self._finish_asked(self._asked)
+            try:
+                effect = role.send(reply)
+            except StopIteration:
+                self._end()
+                return
+            if self._trained is not None:
+                self._settle(self._trained)
+            self.pending = effect
+            asked = now()
+            reply = self._timed(effect, asked - started, asked)
+
+    def _timed(self, effect: Effect[Any], update: float, asked: float) -> Any:
+        """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
+        backend = self._clocked
+        backend.entered(effect, asked)
+        reply = self.perform(effect)
+        backend.left()
+        elapsed, gradient = backend.now() - asked, self._gradient_seconds
+        counts, rank = self._state.counts, self._state.rank
+        if update:
+            counts.update_s[rank] += update
+        if gradient:
+            counts.gradient_s[rank] += gradient
+            self._gradient_seconds = 0.0
+        begun = effect.effect if isinstance(effect, Begin) else effect
+        if isinstance(begun, Wait):
+            begun = begun.handle.pending[0]
+        elif isinstance(begun, MEANS):
+            counts.means[rank] += 1
+        if not isinstance(begun, Draw):
+            spent = counts.mean_s if isinstance(begun, MEANS) else counts.exchange_s
+            spent[rank] += elapsed - gradient
+        return reply
+
+    def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        started = self._clocked.now()
+        gradient = super()._gradient(effect, on_ready)
+        self._gradient_seconds += self._clocked.now() - started
+        return gradient

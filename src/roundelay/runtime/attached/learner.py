@@ -46,7 +46,7 @@ from roundelay.runtime.attached.votes import Vote, VoteTables
 from roundelay.runtime.base import Counts, parse_straggler, wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import Engine
+from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World, stragglers
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
@@ -184,7 +184,7 @@ class AttachedLearner:
         self._rate = RateFactor(self._terms.rate, self.strategy, shared=False, noise=noise)
         self._work = ExternalWork(vectors.gradient)
         self._backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = Engine(self.me, self._backend, self._deferred, self._around.remote())
+        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote())
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(
@@ -264,6 +264,7 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
+        assert isinstance(self._engine.pending, GRADIENTS)
         if self._straggler is not None:
             pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
         now = time.monotonic()

@@ -16,7 +16,7 @@ from roundelay.core.effects import Effect, Gather, Grad, GradMean, Mean, Mix, Re
 from roundelay.core.flat import WHOLE
 from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
-from roundelay.runtime.backend import Backend, Later
+from roundelay.runtime.backend import ClockedBackend, Later
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.activity import number_of
@@ -47,7 +47,7 @@ class LearnerWork(ABC):
         return True
 
 
-class ArenaBackend(Backend):
+class ArenaBackend(ClockedBackend):
     """Performs what the engine of one learner asks for.
 
     Args:

@@ -28,7 +28,7 @@ from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.engine import Engine
+from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
@@ -149,7 +149,7 @@ class Worker:
         if spec.here is not None:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
         self._backend = ArenaBackend(access, vectors, self.means, self._work)
-        self.engine = Engine(self.me, self._backend, deferred, self.remote, trace)
+        self.engine = ClockedEngine(self.me, self._backend, deferred, self.remote, trace)
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""

@@ -153,9 +153,6 @@ class RecordedLearner(Backend):
 
     # The engine's backend ---------------------------------------------------------------------------------------------
 
-    def now(self) -> float:
-        return 0.0
-
     def draw(self, group: tuple[int, ...]) -> Minibatch | None:
         index = self.recorded.look(Kind.DRAW).mine
         if index >= 0:

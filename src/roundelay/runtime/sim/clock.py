@@ -5,26 +5,26 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-Action = Callable[[Any, Any, Any], None]
+Action = Callable[[Any], None]
 
 
 class Clock:
     """A heap of things to do. The total order (time, serial) is what makes two equal simulations equal.
 
-    An action comes with its three arguments: making a closure for each would cost as much as the rest of an event.
+    An action comes with its argument: making a closure for each would cost as much as the rest of an event.
     """
 
     def __init__(self, now_ns: int = 0) -> None:
         self.now_ns = now_ns
-        self._heap: list[tuple[int, int, Action, Any, Any, Any]] = []
+        self._heap: list[tuple[int, int, Action, Any]] = []
         self._serial = 0
 
-    def at(self, time_ns: int, action: Action, a: Any = None, b: Any = None, c: Any = None) -> None:
-        """Do `action(a, b, c)` at `time_ns`, after everything already asked for at that time."""
+    def at(self, time_ns: int, action: Action, what: Any = None) -> None:
+        """Do `action(what)` at `time_ns`, after everything already asked for at that time."""
         if time_ns < self.now_ns:
             raise ValueError(f"{time_ns} ns lies before now ({self.now_ns} ns)")
         self._serial += 1
-        heappush(self._heap, (time_ns, self._serial, action, a, b, c))
+        heappush(self._heap, (time_ns, self._serial, action, what))
 
     def run(self, times: int) -> bool:
         """Do the next `times` things; False when there were not so many."""
@@ -32,8 +32,8 @@ class Clock:
         for _ in range(times):
             if not heap:
                 return False
-            self.now_ns, _, action, a, b, c = heappop(heap)
-            action(a, b, c)
+            self.now_ns, _, action, what = heappop(heap)
+            action(what)
         return True
 
     def forget(self) -> None:

@@ -1,9 +1,10 @@
 """The simulator: any number of learners in one process, on a virtual clock, exactly repeatable.
 
-Gradients are real (whatever the task's learner computes); only time is made up. Each learner's coroutine runs until it
-awaits; the effect is performed, and the reply is scheduled at the time it would be there. What takes how long is in
-cost.py; effects are performed in effects.py; who meets whom in meetings.py; who is given which minibatch in work.py;
-when a gradient is computed in gradients.py. A task without parameters is simulated without any vectors (timed.py).
+Gradients are real (whatever the task's learner computes); only time is made up. Each learner's coroutine is run by the
+engine of all runtimes (../engine.py), on primitives that take virtual time (backend.py) in a world that all learners
+share (world.py). What takes how long is in cost.py; who meets whom in meetings.py; who is given which minibatch in
+work.py; when a gradient is computed in gradients.py. A task without parameters is simulated without any vectors
+(timed.py).
 
 Legend: P parameters, L learners.
 """
@@ -12,7 +13,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -36,13 +36,13 @@ from roundelay.runtime.base import (
 from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row, others_known
+from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.cost import CostModel, Prices
-from roundelay.runtime.sim.effects import VirtualEffects
 from roundelay.runtime.sim.gradients import Gradients
 from roundelay.runtime.sim.lives import Lives
-from roundelay.runtime.sim.roles import LearnerCoroutine
 from roundelay.runtime.sim.timed import NO_VECTOR, TimedLearner
 from roundelay.runtime.sim.work import Work
+from roundelay.runtime.sim.world import VirtualWorld
 
 GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
 """Somebody may look after so many seconds, asked after every so many ticks."""
@@ -116,9 +116,7 @@ class SimRuntime(Runtime):
             self._me = self._timed = [
                 TimedLearner(rank, everyone, cluster.seed, versions, cluster.memory) for rank in range(learners)
             ]
-        self._effects = VirtualEffects(
-            self._virtual, self._prices, self._gradients, self._rows, learners, self._goes_on
-        )
+        self._world = VirtualWorld(self._virtual, self._prices, self._gradients, self._rows, learners, self._goes_on)
 
     def _make_state(self, rank: int) -> LearnerState:
         memory = {name: self._vectors[name][rank] for name in self.cluster.memory}
@@ -143,27 +141,27 @@ class SimRuntime(Runtime):
 
     @property
     def events(self) -> int:
-        """Effects answered, and ticks of the clock that applied one."""
-        return self._effects.events
+        """Effects asked for, and ticks of the clock at which one was answered or applied."""
+        return self._world.events
 
     @property
     def _lives(self) -> Lives:
-        return self._effects.lives
+        return self._world.lives
 
     @property
     def now(self) -> float:
         """Virtual seconds."""
-        return self._effects.clock.now_ns / 1e9
+        return self._world.clock.now_ns / 1e9
 
     @property
     def drained(self) -> float:
         """Virtual seconds at which the last learner found nothing more to draw: what comes then ends the segment."""
-        return self._effects.drained_ns / 1e9
+        return self._world.drained_ns / 1e9
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
-        started, virtual = wall_clock(), self._effects.clock.now_ns
+        started, virtual = wall_clock(), self._world.clock.now_ns
         strategy, learners = self.cluster.strategy, self.cluster.learners
         if self._goes_on:
             plan = replace(plan, epoch=plan.epoch.for_living(self._lives.living))
@@ -173,24 +171,24 @@ class SimRuntime(Runtime):
         self._plan = plan
         self._lost: list[Lost] = []
         self._work = Work(plan, learners, strategy.traits.synchronous)
-        self._effects.begin_segment(self._work)
-        self._effects.gatherings.rules.begin_segment()
+        self._world.work = self._work
+        self._world.gatherings.begin_segment()
         self._gradients.begin_segment(plan.epoch)
         self._schedule_lives()
         self._begin_roles()
         with no_collector() if self._timed else nullcontext():
             self._run(watch)
-        if self._effects.unfinished:
-            raise RuntimeError(f"simulation stands still; {self._effects.missing()}")
+        if self._world.running:
+            raise RuntimeError(f"simulation stands still; {self._world.missing()}")
         self._write_counts()
         return Outcome(
             counts=self._counts.copy(),
             next=self._work.end,
             finished=self._work.end >= plan.end_round * learners,
             wall_seconds=wall_clock() - started,
-            virtual_seconds=(self._effects.clock.now_ns - virtual) / 1e9,
+            virtual_seconds=(self._world.clock.now_ns - virtual) / 1e9,
             lost=tuple(self._lost),
-            gathered=self._effects.gatherings.rules.told(),
+            gathered=self._world.gatherings.told(),
             missing=plan.missing(
                 self._counts.frames.tolist(), self._work.end, self.cluster.strategy.traits.synchronous
             ),
@@ -200,15 +198,12 @@ class SimRuntime(Runtime):
         """Until every learner has finished, or nothing is left to do."""
         next_look, busy = wall_clock(), True
         while busy:
-            busy = self._effects.clock.run(LOOK_TICKS)
+            busy = self._world.clock.run(LOOK_TICKS)
             if wall_clock() >= next_look:
                 next_look = wall_clock() + GLANCE_SECONDS
                 if watch(self._glance()):
                     self._stop()
-            if (
-                not (busy or self._effects.unfinished or self.cluster.strategy.traits.synchronous)
-                and self._work.left_over
-            ):
+            if not (busy or self._world.running or self.cluster.strategy.traits.synchronous) and self._work.left_over:
                 self._schedule_lives()  # somebody died, and others had finished, or could not go on without it
                 self._begin_roles()
                 busy = True
@@ -217,15 +212,17 @@ class SimRuntime(Runtime):
         """Every learner that lives starts at its strategy's first line."""
         self._living = self._lives.living
         self._work.restart()
-        self._effects.begin([self._role(rank) for rank in self._living])
+        self._world.begin()
+        for rank in self._living:
+            self._begin_learner(rank)
 
-    def _role(self, rank: int) -> LearnerCoroutine:
+    def _begin_learner(self, rank: int) -> None:
         me = self._me[rank]
         me.begin_segment(self._plan, self._living, self.cluster.strategy.traits.ages)
-        return LearnerCoroutine(me, self.cluster.strategy.learn(me).send)
+        self._world.join(SimBackend(self._world, me, self.cluster.strategy.learn(me)))
 
     def _glance(self) -> Glance:
-        now, alive = self._effects.clock.now_ns / 1e9, self._lives.number
+        now, alive = self._world.clock.now_ns / 1e9, self._lives.number
         if self._timed:
             frames, steps, stale = (sum(getattr(me, n) for me in self._timed) for n in TimedLearner.SUMS)
             return Glance(frames, 0.0, stale / max(1, steps), alive, now, steps=steps)
@@ -240,46 +237,47 @@ class SimRuntime(Runtime):
 
     def _schedule_lives(self) -> None:
         """Schedule deaths and joins from now on; those that the cluster says of earlier have happened."""
-        now, lives = self._effects.clock.now_ns, self._lives
+        now, lives = self._world.clock.now_ns, self._lives
         if not lives.number or (self._needs_all and not lives.all_there):
             raise lives.died(lives.alive.index(False), now)
         for rank in lives.late(now):
             self._copy_row(rank, lives.neighbour(rank))
         for at, rank, joins in lives.after(now):
-            self._effects.clock.at(at, self._join if joins else self._die, rank)
+            self._world.clock.at(at, self._join if joins else self._die, rank)
 
-    def _die(self, rank: int, _: Any, __: Any) -> None:
+    def _die(self, rank: int) -> None:
         """It stops; what it had begun is not done, and its minibatch is drawn by another. Those that wait for it in a
         group stop as well, as on real learners, and all begin again without it when the others have finished."""
-        lives, now = self._lives, self._effects.clock.now_ns
+        lives, now = self._lives, self._world.clock.now_ns
         if not lives.alive[rank]:
             return  # it died before it had copied its row
         lives.set(rank, False)
         self._lost.append(Lost(rank, lives.reason(now)))
-        role = self._effects.roles.get(rank)
-        if not lives.number or (role is not None and self._needs_all):
+        learner = self._world.running.get(rank)
+        if not lives.number or (learner is not None and self._needs_all):
             raise lives.died(rank, now)
-        if role is not None:
-            self._effects.end(role)
-        self._effects.abandon(rank)
+        if learner is not None:
+            self._world.end(learner)
+        self._world.abandon(rank)
 
-    def _join(self, rank: int, _: Any, __: Any) -> None:
+    def _join(self, rank: int) -> None:
         """It copies the row of its nearest neighbour, which takes as long as the link says."""
         if not self._lives.alive[rank]:
             source = self._lives.neighbour(rank)
-            end = self._effects.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
-            self._effects.clock.at(end, self._joined, rank, source)
+            end = self._world.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
+            self._world.clock.at(end, self._joined, (rank, source))
 
-    def _joined(self, rank: int, source: int, _: Any) -> None:
-        if not self._virtual.alive_at(rank, self._effects.clock.now_ns):
+    def _joined(self, who: tuple[int, int]) -> None:
+        rank, source = who
+        if not self._virtual.alive_at(rank, self._world.clock.now_ns):
             return
         self._copy_row(rank, source if self._lives.alive[source] else self._lives.neighbour(rank))
         everyone = self._me[rank].everyone
         if self.cluster.strategy.holders(everyone) != everyone:
-            self._effects.outside.add(rank)
+            self._world.outside.add(rank)
             return  # it takes its place in its group when all begin together again
         self._living = self._lives.living
-        self._effects.join(self._role(rank))
+        self._begin_learner(rank)
 
     def _copy_row(self, rank: int, source: int) -> None:
         for name in ("row", *self.cluster.memory):
@@ -313,10 +311,10 @@ class SimRuntime(Runtime):
             vectors["scalars"] = torch.from_numpy(self._scalars[source])
             if self.cluster.strategy.weighed:
                 vectors["scalars"][[not there for there in self._lives.alive], -1] = 0
-        if (learnt := self._effects.gatherings.rules.learnt()) is not None:
+        if (learnt := self._world.gatherings.learnt()) is not None:
             vectors[LEARNT] = torch.from_numpy(learnt)
         integers = {"steps": self._steps.tolist(), "versions": self._versions.tolist()}
-        return ClusterState(vectors, integers, self._effects.clock.now_ns)
+        return ClusterState(vectors, integers, self._world.clock.now_ns)
 
     def load(self, state: ClusterState) -> None:
         for name, value in self._vectors.items():
@@ -325,11 +323,11 @@ class SimRuntime(Runtime):
             self._scalars[:] = state.vectors["scalars"].numpy()
         self._steps[:], self._versions[:] = state.integers["steps"], state.integers["versions"]
         learnt = state.vectors.get(LEARNT)
-        self._effects.gatherings.rules.recall(None if learnt is None else learnt.numpy())
+        self._world.gatherings.recall(None if learnt is None else learnt.numpy())
         for timed in self._timed:
             timed.steps = int(self._steps[timed.rank])
             timed.versions[:] = (self._versions // 2).tolist()
-        self._effects.restart(state.virtual_ns)
+        self._world.restart(state.virtual_ns)
 
     def rows(self) -> Tensor:
         holders, rows = self.cluster.strategy.holders(self._lives.living), self._vectors["row"].cpu()

@@ -34,9 +34,9 @@ class Gradients:
         self._asked.clear()
         self._found.clear()
 
-    def ask(self, rank: int, at: Snapshot, batch: Minibatch, waits: bool) -> None:
-        """Learner `rank` wants a gradient; if it `waits` for it, its snapshot stays as it is until `take`."""
-        if self.together and waits:
+    def ask(self, rank: int, at: Snapshot, batch: Minibatch) -> None:
+        """Learner `rank` wants a gradient; it waits for it, so its snapshot stays as it is until `take`."""
+        if self.together:
             self._asked[rank] = (at.vector, batch)
         else:
             self._found[rank] = self._gradient(rank, at.vector, batch)

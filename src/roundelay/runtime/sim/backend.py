@@ -1,0 +1,188 @@
+"""The primitives of a simulated learner: each effect takes virtual time, and its engine is told when that is over.
+
+Legend: P parameters.
+"""
+
+from typing import Any
+
+from torch import Tensor
+
+from roundelay.core.codec import FP32
+from roundelay.core.effects import Begin, Exchange, Gather, Grad, GradMean, Handle, Mean, Mix, Reach
+from roundelay.core.flat import WHOLE
+from roundelay.core.state import Gradient, Minibatch, Statistics
+from roundelay.learner.base import OnReady
+from roundelay.runtime.backend import LATER, Backend, Later
+from roundelay.runtime.engine import Engine
+from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.rows import REACH_RULES, reach
+from roundelay.runtime.sim.timed import TimedLearner
+from roundelay.runtime.sim.world import Ticket, VirtualWorld
+
+GO_ON = Engine.go_on  # as an action of the clock it needs no object of its own
+
+
+class SimBackend(Backend):
+    """One learner from its start to its end, its death, or that of all others in its group; whoever comes back is
+    another."""
+
+    __slots__ = (
+        "_admitted",
+        "_clock",
+        "_computed",
+        "_frames_only",
+        "_has_come",
+        "_lives",
+        "_prices",
+        "_role",
+        "_timed",
+        "_world",
+        "claims",
+        "closing",
+        "engine",
+        "gone",
+        "me",
+        "rank",
+    )
+
+    def __init__(self, world: VirtualWorld, me: LearnerState | TimedLearner, role: Any) -> None:
+        self._world, self._clock, self._prices, self._lives = world, world.clock, world.prices, world.lives
+        self._role, self._timed, self._frames_only = role, world.timed, world.frames_only
+        self.me, self.rank, self.engine = me, me.rank, Engine(me, self)
+        self.claims: list[Minibatch] = []
+        """Minibatches it works on."""
+        self.gone = False
+        self.closing = False
+        """Is it to close the gathering it waits in?"""
+        self._computed: Minibatch
+        self._admitted, self._has_come = False, False
+
+    def begin(self) -> None:
+        """Run its coroutine from the first line."""
+        if not self.gone:
+            self.engine.begin(self._role)
+
+    def ended(self) -> None:
+        self._world.ended(self)
+
+    # Minibatches and gradients ----------------------------------------------------------------------------------------
+
+    def draw(self, group: tuple[int, ...]) -> Minibatch | None:
+        batch = self._world.work.draw(self.rank, group)
+        if batch is not None:
+            self.claims.append(batch)
+        else:
+            self._world.drained_ns = self._clock.now_ns
+        return batch
+
+    def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        batch, engine = effect.batch, self.engine
+        frames = batch.stop - batch.start
+        if not engine.again:
+            now = self._clock.now_ns
+            cost = self._prices.gradient_ns(self.rank, frames, self.me.steps, now)
+            if not self._timed:
+                self._world.gradients.ask(self.rank, effect.at, batch)
+            self._clock.at(now + cost, GO_ON, engine)
+            return LATER
+        self._computed = batch
+        statistics = self._frames_only(frames) if self._timed else self._world.gradients.take(self.rank)
+        return Gradient(self.me.gradient_buffer, effect.at.version, statistics, float(frames))
+
+    def settle(self, statistics: Statistics) -> None:
+        self.me.count(statistics)
+        self.claims.remove(self._computed)
+
+    # Means ------------------------------------------------------------------------------------------------------------
+
+    def publish(self, effect: Mean | Mix) -> Ticket:
+        ticket = Ticket(self, type(self.engine.pending) is Begin)
+        if isinstance(effect, Mean):
+            self._world.meet(ticket, effect, effect.vector, effect.weight, effect.fragment)
+        else:
+            self._world.mix(ticket, effect)
+        return ticket
+
+    def publish_gradient(self, effect: GradMean, gradient: Gradient, on_ready: OnReady | None) -> Ticket:
+        ticket = Ticket(self, False)
+        self._world.meet(ticket, effect, gradient.vector, gradient.weight, WHOLE)
+        return ticket
+
+    def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
+        ticket: Ticket = published
+        if not ticket.there:
+            ticket.waits = True
+            return LATER
+        if ticket.cost_ns:  # in the foreground the learner's own work begins here
+            self._clock.at(self._clock.now_ns + ticket.cost_ns, GO_ON, self.engine)
+            ticket.cost_ns = 0
+            return LATER
+        return ticket.mean
+
+    # Gatherings -------------------------------------------------------------------------------------------------------
+
+    def admits(self, effect: Gather) -> bool | Later:
+        """Send a model to the centre, if it counts; the learner fetches by itself what comes of it."""
+        if not self.engine.again:
+            world = self._world
+            self._admitted, self._has_come = world.gatherings.admits(self.rank, effect), False
+            at = world.hold_centre(self.rank, FP32) if self._admitted else self._clock.now_ns
+            self._clock.at(at, world.has_come, self)
+            return LATER
+        return self._admitted
+
+    def closes(self, effect: Gather) -> bool | Later:
+        if self._has_come:
+            return self.closing
+        self._has_come, world = True, self._world
+        if not world.gatherings.arrive(self.rank, effect.last, world.seconds):
+            return False
+        world.waiting[self.rank] = effect, self
+        return LATER
+
+    def closed(self, effect: Gather) -> Later | None:
+        if not self.closing:
+            return None
+        self.closing = False
+        self._world.gatherings.close(self._lives.living, self._world.seconds)
+        return LATER
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def lives(self, peer: int) -> bool:
+        lives = self._lives
+        return lives.all_there or lives.there(peer)
+
+    def reach(self, effect: Reach) -> int | Later:
+        """The rows it meets are busy from the moment all are free; its rule meets them as they are when it ends."""
+        me = self.me
+        if not self.engine.again:
+            self._clock.at(self._end_of(effect), GO_ON, self.engine)
+            return LATER
+        if type(me) is TimedLearner:
+            return me.reach(effect)
+        rows = self._world.rows
+        version = reach(rows[self.rank], rows[effect.peer], effect)
+        assert version is not None  # rows of a simulator are never away
+        return version
+
+    def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
+        if self._world.background:
+            handle.pending = effect, self.engine
+            self._clock.at(self._end_of(effect), _over, handle)
+        return self._world.background
+
+    def _end_of(self, effect: Reach) -> int:
+        """Keep the rows busy; the time when it is over."""
+        rank, peer, prices, rule = self.rank, effect.peer, self._prices, REACH_RULES[type(effect)]
+        held = prices.held(rank, peer)
+        if not rule.access.mine:
+            held = held[1:]
+        fragments = effect.fragment.of if type(effect) is Exchange else 1
+        return self._world.hold(held, prices.reach_ns(rank, peer, *rule.carried(effect), fragments))
+
+
+def _over(handle: Handle[int | None]) -> None:
+    """Finish an effect that was begun: its time is over."""
+    engine: Engine = handle.pending[1]
+    engine.finish(handle)
