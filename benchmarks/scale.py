@@ -46,7 +46,7 @@ from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox
-from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import ARENA_NAME, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.strategies import make_strategy
@@ -183,11 +183,11 @@ class VirtualHost:
         server = self.links.endpoint.server
         return {
             "addresses_mb": int(size[1]) / 1e3,
-            "maps": sum(line.split()[4] == inode for line in maps),
+            "maps": sum(line.split()[4] == inode and ARENA_NAME in line for line in maps),
             "pss_mb": pss,
             "grown_mb": pss - self._pss_met,
             "buffers": 0 if server is None else server.buffers.peak,
-            "sockets": sum(_is_socket(one) for one in Path("/proc/self/fd").iterdir()),
+            "sockets": sum(_is_socket(one) for one in Path("/proc/self/fd").iterdir()) - 1,  # its pipe
             "threads": len(os.listdir("/proc/self/task")),
             "into_first_mb": self.into_first / 1e6,
         }
@@ -227,6 +227,9 @@ def take_links(router: Router, count: int) -> list[Link]:
 def lead(pipe: Connection, number: int, learners: int, parameters: int, strategy: str) -> None:
     """Be a virtual host, as told over `pipe`."""
     torch.set_num_threads(1)
+    for path in list(Path("/proc/self/fd").iterdir()):  # what this process has of hosts before it
+        if _is_socket(path) and int(path.name) != pipe.fileno():
+            os.close(int(path.name))
     try:
         host = VirtualHost(number, learners, parameters, strategy)
         pipe.send(host.router.listener.address)

@@ -13,8 +13,9 @@ from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.base import ClusterState, Outcome, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.mean_transports.part import MeansPart
-from roundelay.runtime.hosts.transport.wire import Link, Message
+from roundelay.runtime.hosts.mean_transports.messages import Contribution
+from roundelay.runtime.hosts.mean_transports.part import MeansPart, P
+from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.driver import LOOK_SECONDS, ProcsRuntime
 from support.clusters import MINIBATCH, keeps_sum, plan
 from support.hosts import Hosts
@@ -169,8 +170,8 @@ def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatc
     """A host says several times a second what its learners have published; on a slow link the rows come later."""
     take = MeansPart.receive
 
-    def slowly(self: MeansPart, link: Link, kind: str, into: torch.Tensor | None = None) -> Message:
-        if kind == "contribution":
+    def slowly(self: MeansPart, link: Link, kind: type[P], into: torch.Tensor | None = None) -> P:
+        if kind is Contribution:
             time.sleep(2 * LOOK_SECONDS)
         return take(self, link, kind, into)
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from roundelay.algorithms.rules import describe, find
 from roundelay.core.effects import Fetch, Gather, Quorum
-from roundelay.runtime.hosts.exchange.messages import Senseless, read_gather
+from roundelay.runtime.hosts.exchange.messages import FetchMessage, asked_by, read_gather
+from roundelay.runtime.messages import Frame, InvalidMessage
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.worker import Worker
 from roundelay.runtime.sim.driver import SimRuntime
@@ -229,7 +230,10 @@ WHOLE: dict[str, Any] = {
 def read(**changed: Any) -> Gather:
     strategy = make_strategy("bsp quorum=2")
     layout = Layout(2, P, strategy.memory, True, centre_memory=strategy.centre_memory)
-    return read_gather({"gather": {**WHOLE, **changed}}, layout, None, strategy)
+    message = asked_by(layout).read(Frame("fetch", {"n": 1, "peer": 2, "gather": {**WHOLE, **changed}}))
+    assert isinstance(message, FetchMessage)
+    assert message.gather is not None
+    return read_gather(message.gather, layout, None, strategy)
 
 
 def test_a_gathering_is_read_as_it_was_said() -> None:
@@ -257,7 +261,7 @@ def test_a_gathering_is_read_as_it_was_said() -> None:
     ],
 )
 def test_a_gathering_that_makes_no_sense_is_refused(changed: dict[str, Any]) -> None:
-    with pytest.raises(Senseless):
+    with pytest.raises(InvalidMessage):
         read(**changed)
 
 

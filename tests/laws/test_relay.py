@@ -18,15 +18,18 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.doctor.host import Asked
 from roundelay.runtime.doctor.visits import VisitServer, measure
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.messages import Piece
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, LinkTimeout, UnknownPeer
+from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
+from support.messages import WORDS, Word
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import Host, ask, even, hosts, start
 from support.until import together, until
@@ -74,16 +77,16 @@ def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
         reasons: list[str] = []
         lines = [MonitoredLink(link, PATIENCE) for link in (near, far)]
         for line in lines:
-            line.listen(lambda message: heard.append(message.header["n"]), reasons.append)
+            line.listen(WORDS, lambda message: heard.append(getattr(message, "n", None)), reasons.append)
         sender = lines[0 if forward else 1]
-        sender.send("word", {"n": 0})
+        sender.say(Word(0))
         until(lambda: heard == [0])
         between.go()
         numbers = count(1)
 
         def ended() -> bool:
             with suppress(LinkError):  # it may be closed by then
-                sender.send("word", {"n": next(numbers)})
+                sender.say(Word(next(numbers)))
             return len(reasons) == 2
 
         until(ended)
@@ -107,7 +110,12 @@ def test_rows_between_segments(what: str, encrypts: bool) -> None:
     with through(what, encrypts=encrypts) as (near, far, between, rejected):
         reasons: list[str] = []
         taker = MonitoredLink(far, PATIENCE)
-        taker.listen(lambda message: bulk.take_piece(arena, message, [0]), reasons.append)
+
+        def take(message: Message) -> None:
+            assert isinstance(message, Piece)
+            bulk.take_piece(arena, message, [0])
+
+        taker.listen(Dialect(Piece, rank=0), take, reasons.append)
         sender = MonitoredLink(near, PATIENCE)
         bulk.send_vector(sender, "row", 0, sent[: bulk.ROW_PIECE])
         until(lambda: bool(arena.vector("row", 0)[bulk.ROW_PIECE - 1] == sent[bulk.ROW_PIECE - 1]))

@@ -1,23 +1,50 @@
 """Format of rows between hosts: their precision, and the fragments of them."""
 
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.algorithms.parameter_server import Report
-from roundelay.core.effects import Exchange
+from roundelay.core.codec import Codec
+from roundelay.core.effects import Draw, Exchange, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
+from roundelay.core.state import Me
+from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.hosts.exchange.row_format import Buffer, Fragment, RowFormat, Scratch, encode
 from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.sim.driver import SimRuntime
+from roundelay.strategies.base import Strategy, Traits
+from support.clusters import cluster, plan
 from support.two_hosts import LONG, ask, hosts, start
 
 BF16, THREE = RowFormat("bf16"), RowFormat(fragments=3)
 ULP = 2.0**-7
 """Twice the largest rounding error of bfloat16, relative."""
+ASKED = 5
+
+
+@dataclass(frozen=True)
+class Asks(Strategy):
+    """One learner exchanges with the other a few times before it trains."""
+
+    asker: int
+    codec: Codec
+
+    name: ClassVar[str] = "asks"
+    memory: ClassVar[tuple[str, ...]] = ("delayed",)
+    traits: ClassVar[Traits] = Traits(synchronous=False, conserves=False, staleness_bound=None, waits="nobody")
+
+    async def learn(self, me: Me) -> None:
+        for _ in range(ASKED if me.rank == self.asker else 0):
+            await Exchange(1 - me.rank, pair_average_, codec=self.codec)
+        while batch := await Draw():
+            me.step(await Grad(me.snapshot(), batch))
 
 
 def test_what_bf16_takes_away_is_carried_later() -> None:
@@ -113,6 +140,27 @@ def test_what_the_strategy_codes_is_the_same_between_hosts_as_on_one(codec: str,
             assert bool(left.any()) == remembers
         size = zero.client.traffic()[1].sent_bytes + zero.client.traffic()[1].received_bytes
         assert size < 2 * 4 * CODECS[codec].bytes_of(LONG) + 8000
+
+
+@pytest.mark.parametrize("codec", [Sparse(density=0.125), Sparse(density=0.3, two_bits=False), Sparse()])
+@pytest.mark.parametrize("asker", [0, 1])
+def test_a_codec_with_options_gives_the_same_between_hosts_as_in_the_simulator(codec: Codec, asker: int) -> None:
+    remembering = replace(codec, memory="delayed")
+    simulated = replace(cluster("delayed-gradient", 2, Quadratic(parameters=LONG)), strategy=Asks(asker, remembering))
+    with hosts([0, 1], "delayed-gradient", row_format=BF16) as found, SimRuntime(simulated) as runtime:
+        state = runtime.state()
+        for rank in (0, 1):
+            state.vectors["row"][rank] = start(rank)
+        runtime.load(state)
+        runtime.segment(plan(2, 2, rate=0.0))
+        for _ in range(ASKED):
+            ask(found[asker].workers[asker], Exchange(1 - asker, pair_average_, codec=remembering))
+        state = runtime.state()
+        for rank, host in enumerate(found):
+            assert torch.equal(host.rows[rank].vector, state.vectors["row"][rank])
+            assert torch.equal(host.workers[rank].me.memory["delayed"], state.vectors["delayed"][rank])
+            assert bool(state.vectors["delayed"][rank].any())
+        assert not torch.equal(state.vectors["row"][0], start(0))
 
 
 def test_what_needs_whole_rows_gets_them_in_full_precision() -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from roundelay.runtime.attached.hosts.messages import Columns
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
+from roundelay.runtime.hosts.control.messages import Living
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from support.relay import MISCHIEF, Relay, relay
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
@@ -39,7 +41,11 @@ TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "a model beyond its end": ("model", {"at": PARAMETERS}, bytes(4)),
     "half a number of a model": ("model", {"at": 0}, bytes(3)),
     "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
-    "a heartbeat with half a voter": ("beat", {"sent": 1.0, "views": [[0, 1, [[0, "a"]]]]}, b""),
+    "a heartbeat with half a voter": (
+        "beat",
+        {"sent": 1.0, "views": [{"number": [0, 1], "voters": [{"rank": 0, "life": "a"}]}]},
+        b"",
+    ),
     "who lives, without a number": ("living", {"generation": -1, "addresses": []}, b""),
     "who lives, and where is none": ("living", {"generation": 99, "alive": [1, 0], "addresses": [["x", -1]]}, b""),
 }
@@ -71,7 +77,7 @@ def test_a_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is_store
     with session_hosts("adpsgd") as found:
         before = stored(found, 0)
         assert found.agent._monitored is not None
-        found.agent._monitored.send(kind, header, [payload(found, name, data)])
+        found.agent._monitored.link.send(kind, header, [payload(found, name, data)])
         until(lambda: not found.first.arena.liveness.alive[1])
         assert found.first.attendance.left[1] == HOST_LOST
         assert found.first.arena.liveness.alive[0]
@@ -86,7 +92,7 @@ def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is
     with session_hosts("adpsgd") as found:
         before = stored(found, 1)
         (remote,) = found.coordinator._hosts.inside()
-        remote.monitored.send(kind, header, [data])
+        remote.monitored.link.send(kind, header, [data])
         until(lambda: not found.other.arena.liveness.alive[0])
         assert found.other.attendance.left[0] == HOST_LOST
         assert found.other.arena.liveness.alive[1]
@@ -114,8 +120,8 @@ def test_who_is_between_two_hosts_can_part_them_and_nothing_else(what: str, forw
 
         def parted() -> bool:
             with suppress(LinkError):
-                monitored.send("columns", {"ranks": [1], "everything": False}, [found.other.columns.read([1], False)])
-                remote.monitored.send("living", {"generation": 0})
+                monitored.say(Columns((1,), False), [found.other.columns.read([1], False)])
+                remote.monitored.say(Living(0, (1, 1), (), ()))
             return not (found.first.arena.liveness.alive[1] or found.other.arena.liveness.alive[0])
 
         until(parted)

@@ -35,7 +35,7 @@ from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory import publish as publishing
-from roundelay.runtime.procs.memory.arena import VIEWS, Arena, Layout, create_file
+from roundelay.runtime.procs.memory.arena import ARENA_NAME, VIEWS, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.bell import bell_of_means, bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
@@ -105,7 +105,8 @@ def test_a_bell_wakes_all_who_wait_in_other_processes_and_no_ring_is_lost(arenas
 def maps_of(arena: Arena) -> int:
     """Maps of the arena in this process."""
     inode = str(os.fstat(arena.descriptor).st_ino)
-    return sum(line.split()[4] == inode for line in Path("/proc/self/maps").read_text().splitlines())
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(line.split()[4] == inode and ARENA_NAME in line for line in lines)
 
 
 def test_a_process_maps_the_arena_once_however_many_learners_elsewhere_it_speaks_to() -> None:

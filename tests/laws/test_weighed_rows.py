@@ -1,5 +1,6 @@
 """Laws of rows that are weighed by their masses, which count steps: a slow learner helps or does nothing."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -21,9 +22,9 @@ from roundelay.core.rates import LearnersRate
 from roundelay.learner.base import Task
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, Senseless
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, RequestMessage, asked_by
 from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.messages import Frame, InvalidMessage, plain
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.resize import resized
 from roundelay.runtime.rows import NoLock, Row, adopt, reach
@@ -159,9 +160,15 @@ TERMS = ExchangeTerms(1, {"name": "share_average_", "numbers": {}}, Fragment.who
 WEIGHED = Layout(2, LONG, weighed=True)
 
 
+def read(header: dict[str, Any], layout: Layout) -> ExchangeTerms:
+    message = asked_by(layout).read(Frame("request", json.loads(json.dumps(header, default=plain))))
+    assert isinstance(message, RequestMessage)
+    return ExchangeTerms.read(message, layout)
+
+
 def test_terms_with_masses_come_back_from_their_message() -> None:
     terms = replace(TERMS, mass=2.5, asked=3)
-    assert ExchangeTerms.read(Message("request", terms.header, memoryview(b"")), WEIGHED) == terms
+    assert read(terms.message(1, RequestMessage).header, WEIGHED) == terms
     assert terms.share(7.5) == 0.75
     assert replace(terms, asked=None).share(7.5) == 0.25
     assert (terms.decays, replace(terms, asked=None).decays) == ((0.5, 0.75), DECAY)
@@ -184,8 +191,8 @@ def test_terms_with_masses_come_back_from_their_message() -> None:
     ],
 )
 def test_masses_that_make_no_sense_are_refused(change: dict[str, Any], layout: Layout) -> None:
-    with pytest.raises(Senseless):
-        ExchangeTerms.read(Message("request", {**TERMS.header, **change}, memoryview(b"")), layout)
+    with pytest.raises(InvalidMessage):
+        read({**TERMS.message(1, RequestMessage).header, **change}, layout)
 
 
 # Learners of unequal speed --------------------------------------------------------------------------------------------

@@ -8,10 +8,10 @@ import torch
 from roundelay.core.effects import LABELS, Begin, Draw, Exchange, Fetch, Mean, Wait
 from roundelay.runtime.procs.coordination.activity import (
     EFFECTS,
+    HostActivity,
     ReportedActivity,
     milliseconds,
     number_of,
-    report_activity,
     table,
 )
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
@@ -54,8 +54,8 @@ def test_what_another_host_says_is_in_the_table(arenas: list[Arena]) -> None:
     second.activity.doing[:, 2] = *number_of(Exchange(0, _rule)), milliseconds() - 2_500
     second.queue.rounds[2] = 7
     second.sequences.sent_seq[2] = 5
-    here = ReportedActivity(report_activity(first, (0, 1)), milliseconds())
-    there = ReportedActivity(report_activity(second, (2,)), milliseconds())
+    here = ReportedActivity(HostActivity.of(first, (0, 1)), milliseconds())
+    there = ReportedActivity(HostActivity.of(second, (2,)), milliseconds())
     lines = [line.split() for line in table(first, [((0, 1), here), ((2,), there)]).splitlines()]
     assert lines[0] == ["rank", "host", "alive", "seconds", "round", "version", "means", "effect"]
     assert lines[1][:3] + lines[1][4:] == ["0", "0", "yes", "0", "10", "0", "exchange", "with", "the", "centre"]

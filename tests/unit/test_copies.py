@@ -9,8 +9,9 @@ import pytest
 
 from roundelay.runtime.hosts.control import copies
 from roundelay.runtime.hosts.control.copies import CopyReceiver, CopySender
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.hosts.control.messages import FilePiece
+from roundelay.runtime.messages import InvalidMessage
+from support.messages import received
 from support.until import until
 
 
@@ -18,11 +19,10 @@ def receiver(exp: Path, host: int, said: list[str], standing: str = "in") -> Any
     """Another host, which keeps what it is sent."""
     kept = CopyReceiver(exp, said.append)
 
-    def send(kind: str, header: dict[str, Any], payload: list[bytes]) -> None:
-        assert kind == "file"
-        kept.take(Message(kind, header, memoryview(payload[0])))
+    def say(message: FilePiece, payload: list[bytes]) -> None:
+        kept.take(received(message, payload[0]))
 
-    return SimpleNamespace(host=host, standing=standing, monitored=SimpleNamespace(send=send))
+    return SimpleNamespace(host=host, standing=standing, monitored=SimpleNamespace(say=say))
 
 
 def write(exp: Path, name: str, size: int) -> None:
@@ -72,22 +72,20 @@ def test_the_next_host_has_the_newest_checkpoint_and_no_other(tmp_path: Path, mo
     "name", ["../x.json", "checkpoints/../x.json", "x/y.json", "/x.json", ".x.json", "model.pt", ""]
 )
 def test_nothing_but_files_of_a_run_is_written(tmp_path: Path, name: str) -> None:
-    with pytest.raises(checks.InvalidMessage):
-        CopyReceiver(tmp_path / "exp", print).take(
-            Message("file", {"name": name, "at": 0, "last": True}, memoryview(b"x"))
-        )
+    with pytest.raises(InvalidMessage):
+        CopyReceiver(tmp_path / "exp", print).take(received(FilePiece(name, 0, True), b"x"))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_piece_that_does_not_follow_is_refused_and_a_disk_that_is_full_ends_copies_only(tmp_path: Path) -> None:
     said = list[str]()
     kept = CopyReceiver(tmp_path, said.append)
-    kept.take(Message("file", {"name": "recipe.yaml", "at": 0, "last": False}, memoryview(b"xyz")))
-    with pytest.raises(checks.InvalidMessage, match="a piece at 4 after 3 bytes"):
-        kept.take(Message("file", {"name": "recipe.yaml", "at": 4, "last": True}, memoryview(b"x")))
+    kept.take(received(FilePiece("recipe.yaml", 0, False), b"xyz"))
+    with pytest.raises(InvalidMessage, match="a piece at 4 after 3 bytes"):
+        kept.take(received(FilePiece("recipe.yaml", 4, True), b"x"))
     assert not (tmp_path / "recipe.yaml").exists()
     (tmp_path / "checkpoints").write_text("in the way of a folder")
     for _ in range(2):
-        kept.take(Message("file", {"name": "checkpoints/a.json", "at": 0, "last": True}, memoryview(b"x")))
+        kept.take(received(FilePiece("checkpoints/a.json", 0, True), b"x"))
     assert len(said) == 1
     assert "no copies of checkpoints are kept any more" in said[0]

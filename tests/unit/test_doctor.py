@@ -21,6 +21,7 @@ from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.visits import VisitServer
 from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.launch.world import World
+from roundelay.runtime.messages import read
 
 SECRET = b"a secret of the run's own"
 ASKED = Asked(learners=1, parameters=1000, address="127.0.0.1", hosts=2, secret=True)
@@ -139,8 +140,8 @@ def test_closed_ways_clocks_and_versions() -> None:
     assert not report.well
     assert [row[2] for row in table(report)[1]] == ["cannot be reached: nobody answers", "0.20"]
     value = json.loads(json.dumps(report.to_json()))
-    assert Way.from_json(value["ways"][1]) == late
-    assert Finding.from_json(value["between"][0]) == other
+    assert read(Way, value["ways"][1]) == late
+    assert read(Finding, value["between"][0]) == other
 
 
 def test_hosts_visit_each_other_and_measure_every_way() -> None:

@@ -8,7 +8,9 @@ import pytest
 
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, Message
+from roundelay.runtime.hosts.transport.wire import Link, LinkClosed
+from roundelay.runtime.messages import Message
+from support.messages import WORDS
 from support.until import until
 
 SECRET = b"a secret of these tests"
@@ -50,7 +52,7 @@ def test_any_error_about_a_message_ends_its_link_is_counted_and_loses_the_host(e
         def handle(message: Message) -> None:
             raise error
 
-        line.listen(handle, reasons.append)
+        line.listen(WORDS, handle, reasons.append)
         near.send("word", {})
         until(lambda: bool(reasons))
         assert "no message of ours" in reasons[0]

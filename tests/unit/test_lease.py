@@ -15,10 +15,10 @@ from roundelay.runtime.attached.hosts.lease import (
     VoterView,
     may_win,
     newest,
-    read_views,
-    views_to_plain,
 )
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.attached.hosts.messages import Leads
+from roundelay.runtime.messages import InvalidMessage
+from support.messages import received
 
 SECONDS, TICK, BEAT = 10.0, 0.25, 1.0
 SLOWEST = 3.0
@@ -281,7 +281,7 @@ def test_a_promise_holds_from_the_last_that_was_heard() -> None:
 def test_views_travel() -> None:
     voters = (Voter(0, "a", ("10.0.0.1", 4)), Voter(2, "b", ("10.0.0.2", 5)))
     views = (VoterView((0, 3), voters), VoterView((1, 0), voters[1:]))
-    assert read_views(views_to_plain(views)) == views
+    assert received(Leads(1.0, views)).views == views
     assert newest((), views[:1], views, views[1:]) == views[1:]
-    with pytest.raises(checks.InvalidMessage):
-        read_views([[0, 1, [[0, "a"]]]])
+    with pytest.raises(InvalidMessage, match="beat: views: voters: address is missing"):
+        received(Leads(1.0, views), views=[{"number": [0, 1], "voters": [{"rank": 0, "life": "a"}]}])

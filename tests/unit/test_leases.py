@@ -13,7 +13,7 @@ from roundelay.core.epochs import EpochPlan, Share
 from roundelay.core.state import Statistics
 from roundelay.runtime.base import Counts, SegmentPlan
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, counted, enter
-from roundelay.runtime.hosts.transport.checks import InvalidMessage
+from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
@@ -208,7 +208,7 @@ def test_counts_that_are_none_are_entered_nowhere(arena: Arena) -> None:
         for number in (0.5, float("nan"), 1 << 60, -(1 << 60)):
             with pytest.raises(InvalidMessage):
                 enter(total, (1, 2), {**good, name: np.full(np.shape(good[name]), number).tolist()})
-    with pytest.raises(KeyError):
+    with pytest.raises(InvalidMessage):
         enter(total, (1, 2), {name: value for name, value in good.items() if name != "means"})
     assert all(not table.any() for table in vars(total).values())
 

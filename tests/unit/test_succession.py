@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.messages import Passes
 from roundelay.runtime.attached.hosts.succession import PassReplica, enter_replica
 from roundelay.runtime.attached.passes import Key, PassTables
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
+from support.messages import received
 
 LEARNERS, PIECES = 3, 30
 KEYS: tuple[Key, ...] = ((0, 0, 0), (0, 1, 0))
@@ -38,10 +39,10 @@ def arenas() -> Iterator[tuple[Arena, Arena]]:
 def next_host(arena: Arena) -> Any:
     """It stores what it is told."""
 
-    def send(kind: str, header: dict[str, Any], payload: list[bytes]) -> None:
-        enter_replica(arena, Message(kind, header, memoryview(payload[0])))
+    def say(message: Passes, payload: list[bytes]) -> None:
+        enter_replica(arena, received(message, payload[0]))
 
-    return SimpleNamespace(host=1, monitored=SimpleNamespace(send=send))
+    return SimpleNamespace(host=1, monitored=SimpleNamespace(say=say))
 
 
 def rest(arena: Arena, key: Key) -> list[int]:
@@ -83,20 +84,20 @@ def test_what_the_living_were_given_is_given_once_and_nothing_is_left_out(
 def test_what_is_no_replica_changes_nothing(arenas: tuple[Arena, Arena]) -> None:
     first, then = arenas
     passes.draw(first, 0, KEYS[0], PIECES)
-    sent: list[tuple[dict[str, Any], bytes]] = []
-    told = SimpleNamespace(send=lambda _, header, payload: sent.append((header, payload[0])))
+    sent: list[tuple[Passes, bytes]] = []
+    told = SimpleNamespace(say=lambda message, payload: sent.append((message, payload[0])))
     PassReplica(first).look([SimpleNamespace(host=1, monitored=told)])  # type: ignore[list-item]
-    header, data = sent[0]
+    message, data = sent[0]
     numbers = np.frombuffer(data, np.int64)
     wrong = [
-        ({**header, "slots": [passes.PASS_SLOTS]}, data),
-        (header, data[:-8]),
-        (header, (numbers - 2).tobytes()),
-        (header, np.concatenate([numbers[:5], [LEARNERS + 1], numbers[6:]]).tobytes()),
+        ({"slots": [passes.PASS_SLOTS]}, data),
+        ({}, data[:-8]),
+        ({}, (numbers - 2).tobytes()),
+        ({}, np.concatenate([numbers[:5], [LEARNERS + 1], numbers[6:]]).tobytes()),
     ]
     before = [table.copy() for table in vars(then.view(PassTables)).values()]
-    for said, payload in wrong:
-        with pytest.raises(checks.InvalidMessage):
-            enter_replica(then, Message("passes", said, memoryview(payload)))
+    for changed, payload in wrong:
+        with pytest.raises(InvalidMessage):
+            enter_replica(then, received(message, payload, **changed))
         for table, was in zip(vars(then.view(PassTables)).values(), before, strict=True):
             assert (table == was).all()

@@ -27,6 +27,7 @@ from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.runtime.gathering import Gathered
 from roundelay.runtime.learners_rate import RateFactor, noise_memory, rate_factor
+from roundelay.runtime.messages import RowNumber
 from roundelay.strategies.base import Strategy
 
 STALENESS_BINS = 64
@@ -205,18 +206,18 @@ class SegmentPlan:
 class Lost:
     """A learner that died in this segment, and what is known of the reason."""
 
-    rank: int
+    rank: RowNumber
     reason: str
     replaced: bool = False  # another was started in its place
-    torn: tuple[int, ...] = ()  # rows it left half written
+    torn: tuple[RowNumber, ...] = ()  # rows it left half written
 
 
 @dataclass(frozen=True)
 class Joined:
     """A new learner that took a lost one's place in this segment."""
 
-    rank: int
-    copied: int | None  # whose row it began with; None: the centre
+    rank: RowNumber
+    copied: RowNumber | None  # whose row it began with; None: the centre
 
 
 @dataclass(frozen=True)
@@ -242,8 +243,8 @@ class HostBack:
 class Traffic:
     """Bytes that one host sent to another in a segment, and the seconds it waited for it."""
 
-    host: int
-    peer: int
+    host: RowNumber
+    peer: RowNumber
     sent_bytes: int
     received_bytes: int
     waited_s: float = 0.0

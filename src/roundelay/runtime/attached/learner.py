@@ -264,6 +264,7 @@ class AttachedLearner:
             LearnerDied, TimeoutError: as for `begin_step`.
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
+        assert isinstance(self._engine.pending, GRADIENTS)
         if self._straggler is not None:
             pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
         now = time.monotonic()

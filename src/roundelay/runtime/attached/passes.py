@@ -88,15 +88,15 @@ def newest(arena: Arena, sampler: int) -> NewestPass | None:
     return None
 
 
-def report(arena: Arena) -> list[list[int]]:
+def report(arena: Arena) -> list[tuple[int, int, int, int, int]]:
     """All that `newest` knows, for the arena of another host: of each pass, in the order in which they began, its key,
     the minibatches drawn, and the segment."""
     with arena.queue_lock:
-        tables, found = arena.view(PassTables), []
+        tables, found = arena.view(PassTables), list[tuple[int, int, int, int, int]]()
         count = int(tables.count[0])
         for slot in (number % PASS_SLOTS for number in range(max(0, count - PASS_SLOTS), count)):
             drawn = int(tables.next_index[slot] - tables.returned[slot, 0])
-            found.append([*tables.keys[slot].tolist(), drawn, int(tables.segment[slot])])
+            found.append((*tables.keys[slot].tolist(), drawn, int(tables.segment[slot])))
         return found
 
 

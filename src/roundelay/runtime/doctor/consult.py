@@ -17,7 +17,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.visits import Arrival, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
+from roundelay.runtime.doctor.visits import Arrive, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World, launched, read_by_hand, read_place, secret_file
@@ -161,7 +161,7 @@ def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: byt
     if world.hosted:
         address = Rendezvous(world, patience).hear_address(WHERE)
     try:
-        arrive(address, Arrival(tuple(ranks), server.address), secret, patience)
+        arrive(address, Arrive(tuple(ranks), server.address), secret, patience)
     except LinkError as error:
         raise UserError(
             f"rank {ranks[0]}: cannot reach the host of rank 0 at {address[0]}:{address[1]}: {error}. Is the doctor "

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from roundelay.runtime.messages import Number
+
 
 class Verdict(Enum):
     """Severity of a finding."""
@@ -28,11 +30,6 @@ class Finding:
         """A plain mapping."""
         return {**dataclasses.asdict(self), "verdict": self.verdict.value}
 
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Finding":
-        """The inverse."""
-        return cls(str(value["about"]), Verdict(value["verdict"]), str(value["found"]), str(value["change"]))
-
 
 @dataclass(frozen=True)
 class Way:
@@ -43,23 +40,12 @@ class Way:
     address: str
     latency_ms: float | None = None  # there and back, median
     megabytes_s: float | None = None  # from origin to target, 1e6 bytes a second
-    clock_ahead_s: float | None = None  # the target's clock, against the origin's
+    clock_ahead_s: Number | None = None  # the target's clock, against the origin's
     problem: str = ""  # nothing could be measured, and why
 
     def to_json(self) -> dict[str, Any]:
         """A plain mapping."""
         return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Way":
-        """The inverse.
-
-        Raises:
-            KeyError, TypeError, ValueError: `value` is none.
-        """
-        texts = {name: str(value[name]) for name in ("origin", "target", "address", "problem")}
-        numbers = {name: value.get(name) for name in ("latency_ms", "megabytes_s", "clock_ahead_s")}
-        return cls(**texts, **{name: None if found is None else float(found) for name, found in numbers.items()})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
 """Between hosts: each lets the others visit, over the links that a run uses, and measures the way to them.
 
-A host that is examined answers: `arrive` (another one is there, and may be visited), `echo` (the same again), `take`
-(swallow a payload, say so), `examine` (its findings), `measure` (the way from it to another), `leave` (no more).
-Whoever asks has proved that it knows the secret.
+A host that is examined answers messages of this file. Whoever asks has proved that it knows the secret.
 """
 
 import socket
@@ -11,18 +9,73 @@ import threading
 import time
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
 
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions
+from roundelay.runtime.messages import Address, Dialect, M, Message
 
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
 """Bytes sent at once: four times as many until sending takes long enough to be measured."""
 AGAIN = 2
 """Repetitions of the largest; the fastest counts."""
+
+
+class Echo(Message):
+    """The same is to come back, with the clock of the other host."""
+
+    now: float = 0.0
+
+
+class Take(Message):
+    """Bytes beside it, to be swallowed."""
+
+
+class Examine(Message):
+    """The host is to say what it finds about itself."""
+
+
+class FindingsSaid(Message, kind="found"):
+    """The answer to that."""
+
+    name: str
+    findings: tuple[Finding, ...]
+    versions: dict[str, str]
+
+
+class Measure(Message):
+    """The way to another host is to be measured."""
+
+    origin: str
+    target: str
+    address: Address
+
+
+class WayMeasured(Message, kind="measured"):
+    """The answer to that."""
+
+    way: Way
+
+
+class Arrive(Message):
+    """A host is there, and may be visited; ranks of its learners."""
+
+    ranks: tuple[int, ...]
+    address: Address
+
+
+class Leave(Message):
+    """No more visits are needed."""
+
+
+class Noted(Message, kind="heard"):
+    """It is done."""
+
+
+ASKED = Dialect(Echo, Take, Examine, Measure, Arrive, Leave)
+ANSWERED = Dialect(Echo, FindingsSaid, WayMeasured, Noted)
 
 
 @dataclass(frozen=True)
@@ -35,14 +88,6 @@ class Visited:
     versions: dict[str, str]
 
 
-@dataclass(frozen=True)
-class Arrival:
-    """A host is there, and may be visited."""
-
-    ranks: tuple[int, ...]  # of its learners
-    address: tuple[str, int]
-
-
 class VisitServer:
     """This host, open to visitors until it is closed, or told to `leave`."""
 
@@ -51,7 +96,7 @@ class VisitServer:
         self.address, self.rejected = self._listener.address, self._listener.rejected
         self._asked, self._secret, self._patience = asked, secret, patience
         self._left = threading.Event()
-        self._arrivals: SimpleQueue[Arrival] = SimpleQueue()
+        self._arrivals: SimpleQueue[Arrive] = SimpleQueue()
         self._thread = threading.Thread(target=self._open, daemon=True, name="doctor")
         self._thread.start()
 
@@ -59,7 +104,7 @@ class VisitServer:
         """Until somebody says that it is over; False if nobody did in time."""
         return self._left.wait(seconds)
 
-    def arrival(self, seconds: float) -> Arrival | None:
+    def arrival(self, seconds: float) -> Arrive | None:
         """The next host that says it is there; None if none does in time."""
         try:
             return self._arrivals.get(timeout=max(0.0, seconds))
@@ -82,47 +127,36 @@ class VisitServer:
         link.largest = LARGEST
         try:
             while True:
-                message = link.receive(None)
-                if message.kind == "echo":
-                    link.send("echo", {"now": time.time()}, [message.payload])
-                elif message.kind == "take":
-                    link.send("taken", {})
-                elif message.kind == "examine":
-                    found = [finding.to_json() for finding in examine(self._asked)]
-                    link.send("found", {"findings": found, "versions": versions(), "name": socket.gethostname()})
-                elif message.kind == "measure":
-                    way = self._measure(message.header)
-                    link.send("way", way.to_json())
-                elif message.kind == "arrive":
-                    header = message.header
-                    self._arrivals.put(Arrival(_ranks(header["ranks"]), _address(header["address"])))
-                    link.send("seen", {})
-                elif message.kind == "leave":
-                    link.send("left", {})
-                    self._left.set()
-                else:
-                    link.blame(f"asks for {message.kind!r}, which is nothing a doctor does")
+                match message := link.hear(ASKED, None):
+                    case Echo():
+                        link.say(Echo(time.time()), [message.payload])
+                    case Examine():
+                        link.say(FindingsSaid(socket.gethostname(), tuple(examine(self._asked)), versions()))
+                    case Measure(origin, target, address):
+                        link.say(WayMeasured(measure(origin, target, address, self._secret, self._patience)))
+                    case Arrive():
+                        self._arrivals.put(message)
+                        link.say(Noted())
+                    case _:
+                        link.say(Noted())
+                        if isinstance(message, Leave):
+                            self._left.set()
         except LinkError:
             link.close()
         except Exception as error:  # whatever a visitor says, it is the end of its own visit and of no other
             link.blame(f"said what makes no sense ({error!r})")
 
-    def _measure(self, header: dict[str, Any]) -> Way:
-        address = _address(header["address"])
-        return measure(str(header["origin"]), str(header["target"]), address, self._secret, self._patience)
 
+def _answer(link: Link, kind: type[M], seconds: float) -> M:
+    """The answer to what was said.
 
-def _address(said: Any) -> tuple[str, int]:
-    host, port = said
-    if not isinstance(host, str) or type(port) is not int or not 0 < port < 1 << 16:
-        raise ValueError(f"{said!r} is no address")
-    return host, port
-
-
-def _ranks(said: Any) -> tuple[int, ...]:
-    if not isinstance(said, list) or not said or any(type(rank) is not int or rank < 0 for rank in said):
-        raise ValueError(f"{said!r} are no ranks")
-    return tuple(said)
+    Raises:
+        LinkError: there is none, or it is another.
+    """
+    found = link.hear(ANSWERED, seconds)
+    if not isinstance(found, kind):
+        raise link.blame(f"answers with {found.kind!r}")
+    return found
 
 
 def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
@@ -132,14 +166,9 @@ def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
         LinkError: it cannot be reached, is a stranger, or says what makes no sense.
     """
     with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
-        try:
-            link.send("examine", {})
-            header = link.receive(patience + 60).header  # importing torch may take long
-            findings = [Finding.from_json(one) for one in header["findings"]]
-            found = {str(k): str(v) for k, v in header["versions"].items()}
-            return Visited(str(header["name"]), address, findings, found)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise link.blame(f"has findings that make no sense ({error!r})") from error
+        link.say(Examine())
+        found = _answer(link, FindingsSaid, patience + 60)  # importing torch may take long
+        return Visited(found.name, address, list(found.findings), found.versions)
 
 
 def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float) -> Way:
@@ -147,22 +176,19 @@ def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float
     where = f"{target.address[0]}:{target.address[1]}"
     try:
         with Link.connect(origin.address, secret, {"name": socket.gethostname()}, patience) as link:
-            try:
-                link.send("measure", {"origin": origin.name, "target": target.name, "address": list(target.address)})
-                return Way.from_json(link.receive(3 * patience + 30).header)
-            except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise link.blame(f"answers with what makes no sense ({error!r})") from error
+            link.say(Measure(origin.name, target.name, target.address))
+            return _answer(link, WayMeasured, 3 * patience + 30).way
     except LinkError as error:
         return Way(origin.name, target.name, where, problem=f"{origin.name} no longer answers: {error}")
 
 
-def arrive(address: tuple[str, int], arrival: Arrival, secret: bytes, patience: float) -> None:
+def arrive(address: tuple[str, int], arrival: Arrive, secret: bytes, patience: float) -> None:
     """Tell the host at `address` that this one is there.
 
     Raises:
         LinkError: it cannot be reached.
     """
-    _tell(address, secret, patience, "arrive", {"ranks": list(arrival.ranks), "address": list(arrival.address)})
+    _tell(address, secret, patience, arrival)
 
 
 def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
@@ -171,20 +197,20 @@ def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
     Raises:
         LinkError: it is gone already.
     """
-    _tell(address, secret, patience, "leave", {})
+    _tell(address, secret, patience, Leave())
 
 
-def _tell(address: tuple[str, int], secret: bytes, patience: float, kind: str, header: dict[str, Any]) -> None:
+def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Message) -> None:
     with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
-        link.send(kind, header)
-        link.receive(patience)
+        link.say(message)
+        _answer(link, Noted, patience)
 
 
 def _send(link: Link, size: int, patience: float) -> float:
     """Seconds until the other end has so many bytes, and says so."""
     payload, begun = bytes(size), time.monotonic()
-    link.send("take", {}, [payload])
-    link.receive(patience)
+    link.say(Take(), [payload])
+    _answer(link, Noted, patience)
     return time.monotonic() - begun
 
 
@@ -201,8 +227,8 @@ def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, p
         begun = time.monotonic()
         while len(times) < ECHOES and (not times or time.monotonic() - begun < ECHO_SECONDS):
             asked, here = time.monotonic(), time.time()
-            link.send("echo", {}, [b"x"])
-            there = float(link.receive(patience).header["now"])
+            link.say(Echo(), [b"x"])
+            there = _answer(link, Echo, patience).now
             times.append(time.monotonic() - asked)
             clocks.append(there - (here + times[-1] / 2))
         latency = statistics.median(times)
@@ -214,7 +240,7 @@ def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, p
         speed = size / 1e6 / max(taken - latency, 1e-6)
         offset = clocks[times.index(min(times))]  # of the fastest answer: known best
         return Way(origin, target, where, round(1e3 * latency, 4), round(speed, 3), round(offset, 6))
-    except (LinkError, KeyError, ValueError, TypeError) as error:
+    except LinkError as error:
         return Way(origin, target, where, problem=f"broke off: {error}")
     finally:
         link.close()

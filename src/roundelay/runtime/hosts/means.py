@@ -25,11 +25,13 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
 from roundelay.runtime.hosts.mean_transports.base import LocalShare, MeanTransport
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
-from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode, encoded
+from roundelay.runtime.hosts.mean_transports.forms import as_bytes, decode, encoded
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions, GroupTransport
 from roundelay.runtime.hosts.mean_transports.living_chain import LivingChainTransport, OpenChain
+from roundelay.runtime.hosts.mean_transports.messages import Contribution, MixAnnounced, OfPart, Read, dialect
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
+from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_means
@@ -82,7 +84,7 @@ class HostMeans:
         self._arena, self._hosts, self._here = arena, links.hosts, tuple(links.hosts[host])
         self._mix_links, self._parameters = mix_links, arena.layout.parameters
         self._failed, self._bell = failed, bell_of_means(arena)
-        self._part = MeansPart(part, self._bell)
+        self._part = MeansPart(part, self._bell, dialect(arena.layout.learners, self._parameters))
         self._ended = self._part.ended
         self._sequences, self._between = arena.sequences, arena.view(HostMeanSequences)
         self._between.begin_part()
@@ -158,19 +160,19 @@ class HostMeans:
                     publish(forwarded, rank, number)
                     self._bell.ring()
             now = {rank: int(acked[rank]) for rank in self._here}
-            read = [[rank, number] for rank, number in now.items() if number > told[rank]]
+            read = tuple((rank, number) for rank, number in now.items() if number > told[rank])
             if read:
                 for host in self._mix_links:
-                    self._tell(host, "read", {"part": self._part.number, "read": read})
+                    self._tell(host, Read(self._part.number, read))
                 told = now
             if last:
                 return
             self._bell.wait(heard, LISTEN_SECONDS)
 
-    def _tell(self, host: int, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+    def _tell(self, host: int, message: OfPart, payload: Sequence[Any] = ()) -> None:
         """Say something over the link for mixes; where learners go on without hosts that are lost, in vain to these."""
         try:
-            self._mix_links[host].send(kind, header, payload)
+            self._mix_links[host].say(message, payload)
         except LinkError:
             if not (self._goes_on and self._transport.lost(host)):
                 raise
@@ -187,11 +189,10 @@ class HostMeans:
         elements = int(self._between.elements[parity, rank])
         vector = self._arena.vector(Means.SOURCES[sequences.source[parity, rank]], rank)[:elements]
         carried = vector if codec.exact else encoded(codec, vector)
-        facts = {"part": self._part.number, "rank": rank, "number": number, "elements": elements}
-        facts["weight"] = sequences.weights[parity, rank]
+        part, weight = self._part.number, float(sequences.weights[parity, rank])
         for host in hosts:
-            self._tell(host, "mix", facts | {"codec": codec.name, "numbers": codec.numbers})
-            self._tell(host, "contribution", {"part": self._part.number}, [as_bytes(carried)])
+            self._tell(host, MixAnnounced(part, rank, number, elements, weight, codec))
+            self._tell(host, Contribution(part), [as_bytes(carried)])
 
     def _listen(self, other: int, link: Link) -> None:
         """Take what another host says over its link for mixes."""
@@ -208,30 +209,23 @@ class HostMeans:
             try:
                 if self._transport.heard(other, message):
                     continue
-            except (KeyError, TypeError, ValueError) as error:
-                raise link.blame(f"says of a mean what makes no sense ({error!r})") from error
-            if message.kind == "read":
-                for rank, number in message.header["read"]:
+            except InvalidMessage as error:
+                raise link.blame(f"says of a mean what makes no sense: {error}") from error
+            if isinstance(message, Read):
+                for rank, number in message.read:
                     if rank in there:
                         publish(sequences.acked_seq, rank, number)
                 self._bell.ring()
-            elif message.kind == "mix" and message.header["rank"] in there:
-                rank, number = int(message.header["rank"]), int(message.header["number"])
-                parity, codec = number % 2, codec_from(message.header, link)
-                elements = _at_most(self._parameters, message.header.get("elements"), link)
-                vector = arena.vector(Means.SOURCES[1 + parity], rank)[:elements]
+            elif isinstance(message, MixAnnounced) and message.rank in there:
+                rank, number, codec = message.rank, message.number, message.codec
+                parity = number % 2
+                vector = arena.vector(Means.SOURCES[1 + parity], rank)[: message.elements]
                 room = vector if codec.exact else torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
-                self._part.receive(link, "contribution", room)
+                self._part.receive(link, Contribution, room)
                 decode(codec, room, vector)
                 sequences.source[parity, rank] = 1 + parity
-                sequences.weights[parity, rank] = float(message.header["weight"])
+                sequences.weights[parity, rank] = message.weight
                 publish(sequences.sent_seq, rank, number)
                 self._bell.ring()
             else:
                 raise LinkError(f"{link.peer} sent {message.kind!r}, which is no contribution of its learners to a mix")
-
-
-def _at_most(parameters: int, elements: Any, link: Link) -> int:
-    if not isinstance(elements, int) or not 0 <= elements <= parameters:
-        raise LinkError(f"{link.peer} sends a vector of {elements!r} elements, where there are {parameters} parameters")
-    return elements

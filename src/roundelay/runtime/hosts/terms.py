@@ -7,19 +7,105 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any, Self
 
 from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.options import HostOptions
+from roundelay.runtime.hosts.transport.wire import Link
 from roundelay.runtime.launch.world import PLACES, HostPlace
+from roundelay.runtime.messages import Address, InvalidMessage, Message, Range, Rank, read
 from roundelay.runtime.procs.processes import OnDeath
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.base import HostOption, Strategy
 
 CONTROL, CHAIN, MIX, EXCHANGE = ROLES = ("control", "chain", "mix", "exchange")
 """Roles of links: of a host's first one to the coordinator, of those for means, for mixes and for exchanges."""
+
+
+NO_SESSION = -1
+"""Number in the place of a session's, of a link that only asks who is there."""
+
+
+class Hello(Message):
+    """Words of one end of a link about itself; its kind is the role of the link."""
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """For the handshake."""
+        return {"what": self.kind, **self.header}
+
+    @classmethod
+    def of(cls, link: Link, **most: float) -> Self:
+        """Return the hello of the other end, which has this role; `most` as `Dialect` has it.
+
+        Raises:
+            BadFrame: it is none; the link is closed.
+        """
+        try:
+            return read(cls, link.hello, **most)
+        except InvalidMessage as error:
+            raise link.blame(f"does not say who it is: {error}") from error
+
+
+class HostHello(Hello, kind="host"):
+    """A host that listens.
+
+    Attributes:
+        first: its lowest rank.
+        life: tells its process from a later one.
+        leader: of a session: number of the session, how many led before, rank, life and address.
+    """
+
+    first: int
+    life: str = ""
+    leader: tuple[int, int, int, str, Address] | None = None
+
+
+class JoinHello(Hello, kind=CONTROL):
+    """A host that comes to the one that coordinates.
+
+    Attributes:
+        ranks: its lowest rank, and how many it has.
+        agreement: what must be the same on all hosts.
+        stays: it has taken part before, under another that led.
+    """
+
+    ranks: tuple[int, int]
+    learners: int
+    agreement: dict[str, Any]
+    address: Address
+    life: str = ""
+    session: Annotated[int, Range(NO_SESSION)] = 0
+    stays: bool = False
+
+
+class PeerHello(Hello):
+    """A host that comes for means or mixes.
+
+    Attributes:
+        what: CHAIN or MIX.
+        number: of a chain in the place of the first, as `ChainEnds` has it.
+    """
+
+    what: str
+    host: int
+    number: tuple[int, int] | None = None
+
+
+class ExchangeHello(Hello, kind=EXCHANGE):
+    """A learner of another host that comes for exchanges.
+
+    Attributes:
+        life: tells its process from a later one.
+        requests: the link is for requests to lower ranks.
+    """
+
+    host: Rank
+    rank: Rank
+    life: str = ""
+    requests: bool = False
 
 
 def identity(rank: int) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from contextlib import suppress
 from typing import final
 
 from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.messages import ComeBack, Enter
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.hosts.control.bulk import EVERYONE
+from roundelay.runtime.hosts.control.messages import EVERYONE
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.messages import InvalidMessage
 
 
 @final
@@ -51,7 +52,7 @@ class Admission:
         def send() -> None:
             with suppress(LinkError):
                 host.send_shown(remote.monitored, [source], EVERYONE)
-                remote.monitored.send("come", {}, [record])
+                remote.monitored.say(ComeBack(), [record])
 
         threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
 
@@ -63,7 +64,7 @@ class Admission:
         """
         alive = self._host.arena.liveness.alive
         if not ranks or not set(ranks) <= set(remote.ranks) or any(alive[rank] for rank in ranks):
-            raise checks.InvalidMessage(f"learners {list(ranks)} come back, who are not dead there")
+            raise InvalidMessage(f"learners {list(ranks)} come back, who are not dead there")
         self._waiting[remote.host] = remote, list(ranks)
 
     def entered(self, remote: RemoteHost) -> None:
@@ -90,5 +91,5 @@ class Admission:
                 if remote.standing == "in":
                     self._entering = remote
                     present, said = sorted({*living, *ranks}), passes.report(host.arena)
-                    remote.tell("enter", ranks=ranks, number=meeting, present=present, passes=said)
+                    remote.tell(Enter(tuple(ranks), meeting, tuple(present), tuple(said)))
                     return  # the next one when it has entered

@@ -1,17 +1,18 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any, final
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
+from roundelay.runtime.attached.hosts import messages
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.finding import Search, boot_clock, say_who_leads
-from roundelay.runtime.attached.hosts.lease import Promise, Voter, may_win, read_views, views_to_plain
+from roundelay.runtime.attached.hosts.lease import Promise, Voter, may_win
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.succession import (
     KnownHosts,
@@ -23,11 +24,22 @@ from roundelay.runtime.attached.hosts.succession import (
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.inquiry import PeerState
-from roundelay.runtime.hosts.control.joining import find_coordinator
-from roundelay.runtime.hosts.terms import fingerprint
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.control.joining import find_coordinator, hello_of
+from roundelay.runtime.hosts.control.messages import (
+    Built,
+    End,
+    HostRefused,
+    Living,
+    Meet,
+    Piece,
+    Prepared,
+    Replied,
+    Welcome,
+)
+from roundelay.runtime.hosts.terms import HostHello, fingerprint
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
-from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout, Message
+from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
+from roundelay.runtime.messages import Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
 
 SHORTEST_SECONDS = 0.1
@@ -59,7 +71,7 @@ class SessionAgent:
         """True after `run` where this host is the next that leads."""
         self._monitored: MonitoredLink | None = None
         together = host.strategy.traits.synchronous
-        self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
+        self._sender = ColumnSender(host.columns, host.here, together, self._send)
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -95,9 +107,8 @@ class SessionAgent:
                 raise self._nobody(host.terms.patience_seconds, "no host says who leads")
             other, seconds = (found.address, found.rank), min(seconds, host.terms.host_patience)
         try:
-            self._monitored = find_coordinator(
-                host.place, host.terms, self._router.listener, seconds, other, {"session": host.request.number}
-            )
+            hello = hello_of(host.place, host.terms, self._router.listener, host.request.number)
+            self._monitored = find_coordinator(host.place, host.terms, hello, seconds, other)
         except (LinkTimeout, UserError) as error:
             if other is not None and seconds > SHORTEST_SECONDS:  # lost meanwhile: others may know who leads by now
                 self._lost = str(error)
@@ -107,16 +118,16 @@ class SessionAgent:
             raise self._nobody(host.terms.patience_seconds, str(error)) from error
         self._begin_with(self._monitored)
         initial = fingerprint(host.arena.vector("row", host.here[0]))
-        self._send("built", initial=initial, parameters=host.parameters, shards=[])
+        self._send(Built(host.parameters, initial))
 
     def _begin_with(self, link: MonitoredLink) -> None:
         """Hear the host that leads."""
         self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
-        hello = link.link.hello
-        self.hosts = replace(self.hosts, first=checks.whole(hello["first"]), life=checks.text(hello["life"]))
+        hello = HostHello.of(link.link)
+        self.hosts = replace(self.hosts, first=hello.first, life=hello.life)
         self._monitored = link
         link.beat()
-        link.listen(self._heard, self._gone)
+        link.listen(Dialect(*messages.TO_AGENTS, rank=self._host.place.learners - 1), self._heard, self._gone)
 
     def _follow(self) -> bool:
         """The link to the leader is gone: come to the next one, as this host is, or be it. False: the session is over
@@ -132,18 +143,18 @@ class SessionAgent:
                 return True
             other, listener = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener
             try:
-                stays = {"session": host.request.number, "stays": True}
-                link = find_coordinator(host.place, host.terms, listener, host.terms.host_patience, other, stays)
+                seconds, session = host.terms.host_patience, host.request.number
+                hello = hello_of(host.place, host.terms, listener, session, stays=True)
+                link = find_coordinator(host.place, host.terms, hello, seconds, other)
             except (LinkTimeout, UserError):
                 host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
                 continue
             self.hosts = replace(self.hosts, leader=number)
             self._begin_with(link)
             together = host.strategy.traits.synchronous
-            self._sender = ColumnSender(host.columns, host.here, together, self._send_columns)
+            self._sender = ColumnSender(host.columns, host.here, together, self._send)
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
-            said = {"given": self.recent.to_plain(), "views": views_to_plain(self.promise.views)}
-            self._send("stays", conducted=int(host.between.conducted[0]), **said)
+            self._send(messages.Stays(self.recent.all(), int(host.between.conducted[0]), self.promise.views))
             return True
         return False
 
@@ -174,17 +185,10 @@ class SessionAgent:
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _send(self, kind: str, **header: Any) -> None:
+    def _send(self, message: Message, *payload: bytes) -> None:
         assert self._monitored is not None
         try:
-            self._monitored.send(kind, header)
-        except LinkError as error:
-            self._gone(str(error))
-
-    def _send_columns(self, header: dict[str, Any], data: bytes) -> None:
-        assert self._monitored is not None
-        try:
-            self._monitored.send("columns", header, [data])
+            self._monitored.say(message, payload)
         except LinkError as error:
             self._gone(str(error))
 
@@ -194,32 +198,31 @@ class SessionAgent:
 
     def _heard(self, message: Message) -> None:
         """From the thread of the link: what must not wait, and what is written where nobody looks yet."""
-        host, header = self._host, message.header
-        match message.kind:
-            case "columns":
+        host = self._host
+        match message:
+            case messages.Columns():
                 host.enter_columns(message, host.elsewhere)
-            case "drawn":
-                self._take_drawn(header)
-            case "piece":
+            case messages.Drawn():
+                self._take_drawn(message)
+            case Piece():
                 bulk.take_piece(host.arena, message, host.here)
-            case "model":
+            case messages.Model():
                 host.take_model(message)
-            case "shown":
+            case messages.Shown():
                 host.take_shown(message, host.elsewhere if self._begun else host.here)
-            case "living":
-                self._hear_who_lives(header)
-            case "passes":
+            case Living():
+                self._hear_who_lives(message)
+            case messages.Passes():
                 with host.gate:
                     enter_replica(host.arena, message)
-            case "beat":
-                views, sent = read_views(header["views"]), checks.seconds(header["sent"])
+            case messages.Leads(sent, views):
                 self.promise.heard(views, boot_clock())
-                self._send("beat", sent=sent, seen=self.promise.views[-1].number)
+                self._send(messages.LeaderHeard(sent, self.promise.views[-1].number))
                 self._say_who_leads()
-            case "end":
+            case End():
                 self._ended = True
-            case "refused":
-                self._refused, self._ended = checks.text(header["why"]), True
+            case HostRefused(why):
+                self._refused, self._ended = why, True
             case _:
                 self._orders.put(message)
                 self._host.bell.ring()
@@ -232,28 +235,24 @@ class SessionAgent:
             term = views[-1].number[0] if views else 0
             say_who_leads(self._router.listener, self._host.request.number, leads, term)
 
-    def _take_drawn(self, header: dict[str, Any]) -> None:
-        between, rank = self._host.between, checks.whole(header["rank"])
+    def _take_drawn(self, message: messages.Drawn) -> None:
+        between, rank = self._host.between, message.rank
         if rank not in self._host.here:
-            raise checks.InvalidMessage(f"a minibatch for learner {rank}, who is not here")
-        number, index = checks.whole(header["number"]), checks.whole(header["index"], -1)
-        if number == between.asked[rank]:
+            raise InvalidMessage(f"a minibatch for learner {rank}, who is not here")
+        if message.number == between.asked[rank]:
             key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
-            self.recent.note(rank, key, index)
-            between.drawn[rank] = index
-            publish(between.answered, rank, number)
+            self.recent.note(rank, key, message.index)
+            between.drawn[rank] = message.index
+            publish(between.answered, rank, message.number)
 
-    def _hear_who_lives(self, header: dict[str, Any]) -> None:
-        generation = checks.whole(header["generation"])
-        if generation <= self._generation:
+    def _hear_who_lives(self, living: Living) -> None:
+        if living.generation <= self._generation:
             return
-        self._generation = generation
-        addresses = [checks.address(one) for one in checks.listed(header["addresses"])]
-        hosts = [checks.wholes(ranks, stop=self._host.place.learners) for ranks in checks.listed(header["hosts"])]
-        leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == [self.hosts.first]), 0)
-        self.hosts = replace(self.hosts, ranks=hosts, addresses=addresses, leader=leader)
+        self._generation, hosts = living.generation, living.hosts
+        leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == (self.hosts.first,)), 0)
+        self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader)
         self._say_who_leads()
-        self._host.links.endpoint.peers(addresses, hosts)  # who lives is in the columns, with what they did before
+        self._host.links.endpoint.peers(living.addresses, hosts)  # who lives is in the columns, with what they did
         self._host.bell.ring()
 
     # What is done -----------------------------------------------------------------------------------------------------
@@ -264,47 +263,43 @@ class SessionAgent:
             order = self._orders.get(timeout=seconds)
         except Empty:
             return False
-        host, header = self._host, order.header
-        match order.kind:
-            case "welcome":
-                hosts = [tuple(checks.wholes(ranks)) for ranks in checks.listed(header["hosts"])]
-                bulk.enter_integers(host.arena, host.here, header["integers"])
-                self.hosts = replace(self.hosts, own=checks.whole(header["host"]))
-                host.links.settle(self.hosts.own, hosts, host.parameters)
-                self._send("prepared")
-            case "meet":
+        host = self._host
+        match order:
+            case Welcome():
+                bulk.enter_integers(host.arena, host.here, order.integers)
+                self.hosts = replace(self.hosts, own=order.host)
+                host.links.settle(order.host, order.hosts, host.parameters)
+                self._send(Prepared())
+            case Meet():
                 try:
-                    host.links.meet([checks.address(one) for one in checks.listed(header["addresses"])])
+                    host.links.meet(order.addresses)
                 except (LinkError, TimeoutError) as error:
                     raise UserError(f"rank {host.here[0]}: {error}. Can all hosts reach each other?") from error
-                self._send("replied")
-            case "give":
-                self._give(checks.wholes(header["rows"]), checks.mapping(header["laid_out"]))
-            case "come":
+                self._send(Replied())
+            case messages.GiveRows():
+                self._give(order.rows, order.laid_out)
+            case messages.ComeBack():
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True
-            case "enter":
-                self._let_in(header)
-            case "meeting":
-                present = checks.wholes(header["present"], stop=host.place.learners)
+            case messages.Enter():
+                self._let_in(order)
+            case messages.MeetingHeld():
                 self._begun = True
-                host.turn(checks.whole(header["number"]), present)
+                host.turn(order.number, order.present)
         return True
 
-    def _let_in(self, header: dict[str, Any]) -> None:
+    def _let_in(self, order: messages.Enter) -> None:
         """Learners of this host have come back, and may train."""
-        host, number, ranks = self._host, checks.whole(header["number"]), checks.wholes(header["ranks"])
+        host, number, ranks = self._host, order.number, order.ranks
         if not set(ranks) <= set(host.waiting()):
-            raise checks.InvalidMessage(f"learners {ranks} are let in, who do not wait")
-        present = checks.wholes(header["present"], stop=host.place.learners)
-        said = [checks.wholes(one, 5) for one in checks.listed(header["passes"])[: passes.PASS_SLOTS]]
-        passes.enter_report(host.arena, said)
+            raise InvalidMessage(f"learners {ranks} are let in, who do not wait")
+        passes.enter_report(host.arena, order.passes[: passes.PASS_SLOTS])
         if self._whole:
-            host.turn(number, present)
+            host.turn(number, order.present)
         host.let_in(ranks, number)
         self._whole, self._said_back = False, []
         self._sender.look()  # before it is said that they have entered
-        self._send("entered")
+        self._send(messages.Entered())
 
     def _bring_back(self) -> None:
         """Say who of this host has come back; of a host that was lost all together."""
@@ -312,9 +307,9 @@ class SessionAgent:
         complete = not self._whole or len(waiting) == len(host.here)
         if complete and waiting and waiting != self._said_back:
             self._said_back = waiting
-            self._send("back", ranks=waiting)
+            self._send(messages.Back(tuple(waiting)))
 
-    def _give(self, rows: list[int], laid_out: Mapping[str, str]) -> None:
+    def _give(self, rows: Sequence[int], laid_out: Mapping[str, str]) -> None:
         host, link = self._host, self._monitored
         assert link is not None
         host.stop_means()
@@ -323,7 +318,7 @@ class SessionAgent:
             host.send_shown(link, [rank for rank in host.here if host.arena.liveness.alive[rank]])
         except LinkError as error:
             self._gone(str(error))
-        self._send("replied")
+        self._send(Replied())
 
     def run(self, given_up: Callable[[], bool]) -> None:
         """Until all learners of this host have left or `given_up`."""
@@ -359,8 +354,8 @@ class SessionAgent:
             number = int(between.asked[rank])
             if number != before:
                 self._forwarded[rank] = number
-                key = [int(part) for part in between.key[rank]]
-                self._send("draw", rank=rank, number=number, key=key, pieces=int(between.pieces[rank]))
+                key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
+                self._send(messages.DrawRequest(rank, number, key, int(between.pieces[rank])))
 
     def close(self) -> None:
         """Nobody is heard any more. Safe to call twice."""

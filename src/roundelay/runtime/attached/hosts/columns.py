@@ -16,6 +16,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from roundelay.runtime.attached.hosts.messages import Columns
 from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
@@ -23,7 +24,7 @@ from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.messages import BOUND, InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 
@@ -32,7 +33,7 @@ COLUMN_SECONDS = 0.05
 SELDOM_SECONDS = 0.2
 """Interval at which what nobody waits for is sent."""
 
-Send = Callable[[dict[str, Any], bytes], None]
+Send = Callable[[Columns, bytes], None]
 
 
 @final
@@ -49,7 +50,7 @@ class SharedTable:
     numbers: NDArray[Any]
     axis: int = 0
     published: bool = False
-    stop: int | None = checks.BOUND
+    stop: int | None = BOUND
 
     def read(self, ranks: Sequence[int]) -> bytes:
         """The columns of `ranks`, as they are now."""
@@ -65,10 +66,10 @@ class SharedTable:
         shape[self.axis] = len(ranks)
         size = int(np.prod(shape)) * self.numbers.itemsize
         if at + size > len(data):
-            raise checks.InvalidMessage(f"{len(data)} bytes are too few for columns of {len(ranks)} learners")
+            raise InvalidMessage(f"{len(data)} bytes are too few for columns of {len(ranks)} learners")
         found: NDArray[Any] = np.frombuffer(data, self.numbers.dtype, size // self.numbers.itemsize, at).reshape(shape)
         if self.stop is not None and found.size and not (found.min() >= 0 and found.max() < self.stop):
-            raise checks.InvalidMessage(f"a column with a number that is not from 0 to {self.stop - 1}")
+            raise InvalidMessage(f"a column with a number that is not from 0 to {self.stop - 1}")
         return found
 
     def write(self, ranks: Sequence[int], found: NDArray[Any]) -> None:
@@ -185,7 +186,7 @@ def _found(tables: Sequence[SharedTable], ranks: Sequence[int], data: bytes) -> 
         found.append(table.columns(ranks, data, at))
         at += found[-1].nbytes
     if at != len(data):
-        raise checks.InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
+        raise InvalidMessage(f"{len(data)} bytes are too many for columns of {len(ranks)} learners")
     return found
 
 
@@ -195,7 +196,7 @@ class ColumnSender:
 
     Args:
         together: learners of several hosts take steps together.
-        send: a message, by its header and payload.
+        send: sends a message, and the columns beside it.
     """
 
     def __init__(self, columns: SharedColumns, ranks: Sequence[int], together: bool, send: Send) -> None:
@@ -210,7 +211,7 @@ class ColumnSender:
         changed = urgent or (self._together and steps != self._at_steps)
         everything = urgent or (steps != self._at_steps and now - self._seldom > SELDOM_SECONDS)
         if everything or changed:
-            self._send({"ranks": self._ranks, "everything": everything}, self._columns.read(self._ranks, everything))
+            self._send(Columns(tuple(self._ranks), everything), self._columns.read(self._ranks, everything))
             self._at_meetings, self._at_steps = meetings, steps
             if everything:
                 self._seldom = now

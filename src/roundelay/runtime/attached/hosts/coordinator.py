@@ -14,26 +14,28 @@ from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
+from roundelay.runtime.attached.hosts import messages
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.leading import Leading
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.succession import PassReplica, Request, TakingOver, may_be_led_by_another
+from roundelay.runtime.attached.hosts.succession import PassReplica, TakingOver, may_be_led_by_another
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
-from roundelay.runtime.hosts.control.bulk import EVERYONE, lay_out
+from roundelay.runtime.hosts.control.bulk import lay_out
 from roundelay.runtime.hosts.control.coordinator import OWN_HOST
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.membership import HostMembership
+from roundelay.runtime.hosts.control.messages import EVERYONE, Meet
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import LinkError, Message
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
@@ -57,7 +59,7 @@ class SessionCoordinator:
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
-        events = HostEvents(self._heard, self._left, host.links.endpoint.peers, self._came)
+        events = HostEvents(messages.TO_LEADER, self._heard, self._left, host.links.endpoint.peers, self._came)
         self._hosts = HostMembership(host, router, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._replica = PassReplica(host.arena)
@@ -96,14 +98,14 @@ class SessionCoordinator:
             self._leading.begin(hosts)
             host.links.settle(OWN_HOST, hosts.hosts, host.parameters)
             if host.strategy.traits.synchronous:
-                hosts.ask("meet", "that it has met the others", addresses=hosts.addresses())
+                hosts.ask(Meet(tuple(hosts.addresses())), "that it has met the others")
                 host.links.meet(hosts.addresses())
             everybody = sorted({*host.here, *(rank for remote in hosts.inside() for rank in remote.ranks)})
             for remote in hosts.inside():
                 host.send_shown(remote.monitored, host.here[:1], EVERYONE)
             host.turn(0, everybody)
             for remote in hosts.inside():
-                remote.tell("meeting", number=0, present=everybody)
+                remote.tell(messages.MeetingHeld(0, tuple(everybody)))
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             raise
@@ -185,39 +187,35 @@ class SessionCoordinator:
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """From the thread of that host's link."""
-        host = self._host
+        host, answer = self._host, None
         with host.gate:
-            if message.kind == "stays" and self._taking_over is not None:
-                self._taking_over.heard(remote, message.header)
-                self._leading.stays(message.header)
+            if isinstance(message, messages.Stays) and self._taking_over is not None:
+                self._taking_over.heard(remote, message)
+                self._leading.stays(message)
                 return
             if remote.standing != "in":
                 return
-            match message.kind:
-                case "columns":
+            match message:
+                case messages.Columns():
                     self._take_columns(remote, message)
-                case "beat":
-                    self._leading.heard(remote, message.header)
-                case "shown":
+                case messages.LeaderHeard():
+                    self._leading.heard(remote, message)
+                case messages.Shown():
                     host.take_shown(message, remote.ranks)
-                case "back":
-                    self._admission.ask(remote, checks.wholes(message.header["ranks"]))
-                case "entered":
+                case messages.Back():
+                    self._admission.ask(remote, message.ranks)
+                case messages.Entered():
                     self._admission.entered(remote)
-                case "draw":
-                    request = Request.read(message.header, remote.ranks)
-                    if self._taking_over is not None:
-                        self._taking_over.waiting.append((remote, request))
-                        return
-                    index = self._draw(request)
+                case messages.DrawRequest():
+                    answer = self._answer(remote, message)
                 case _:
-                    raise checks.InvalidMessage(f"{message.kind!r} is nothing that an agent says")
-        if message.kind == "draw":
-            remote.tell("drawn", rank=request.rank, number=request.number, index=index)
+                    raise InvalidMessage(f"{message.kind!r} is not due")
+        if answer is not None:
+            remote.tell(answer)
         else:
             host.bell.ring()
 
-    def _take_columns(self, remote: RemoteHost, message: Message) -> None:
+    def _take_columns(self, remote: RemoteHost, message: messages.Columns) -> None:
         host = self._host
         before = [rank for rank in remote.ranks if host.arena.liveness.alive[rank]]
         host.enter_columns(message, remote.ranks)
@@ -225,7 +223,16 @@ class SessionCoordinator:
         if gone:
             host.give_back(gone)
 
-    def _draw(self, request: Request) -> int:
+    def _answer(self, remote: RemoteHost, request: messages.DrawRequest) -> messages.Drawn | None:
+        """Under the gate. None: it is answered when this host has taken over."""
+        if request.rank not in remote.ranks:
+            raise InvalidMessage(f"a request of learner {request.rank}, who is not there")
+        if self._taking_over is not None:
+            self._taking_over.waiting.append((remote, request))
+            return None
+        return messages.Drawn(request.rank, request.number, self._draw(request))
+
+    def _draw(self, request: messages.DrawRequest) -> int:
         """Under the gate."""
         segment = int(self._host.between.conducted[0]) + 1
         index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment)
@@ -238,7 +245,7 @@ class SessionCoordinator:
             if between.asked[rank] != between.answered[rank] and self._taking_over is None:
                 key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
                 with self._host.gate:
-                    between.drawn[rank] = self._draw(Request(rank, 0, key, int(between.pieces[rank])))
+                    between.drawn[rank] = self._draw(messages.DrawRequest(rank, 0, key, int(between.pieces[rank])))
                 publish(between.answered, rank, int(between.asked[rank]))
 
     def _came(self, remote: RemoteHost) -> None:
@@ -265,7 +272,7 @@ class SessionCoordinator:
             self._taking_over = None
             answers = [(remote, request, self._draw(request)) for remote, request in taking.waiting]
         for remote, request, index in answers:
-            remote.tell("drawn", rank=request.rank, number=request.number, index=index)
+            remote.tell(messages.Drawn(request.rank, request.number, index))
         number = int(host.between.conducted[0])
         present = [rank for rank in range(host.place.learners) if host.attendance.present[rank]]
         for remote in self._hosts.inside():
@@ -298,8 +305,8 @@ class SessionCoordinator:
             here = [rank for rank in present if rank in host.here]
             elsewhere = [rank for rank in holders if rank not in host.here]
             laid_out = lay_out(host.arena, alike, here[0], elsewhere) if here else {}
-            wanted = [] if centre else list(holders)
-            hosts.ask("give", "what its learners' rows are", rows=wanted, laid_out=laid_out)
+            wanted = () if centre else tuple(holders)
+            hosts.ask(messages.GiveRows(wanted, laid_out), "what its learners' rows are")
             rows = host.arena.rows()
             if centre:
                 host.model.copy_(rows[-1].vector)
@@ -316,8 +323,8 @@ class SessionCoordinator:
             if with_model:
                 host.send_model(remote.monitored)
                 host.send_shown(remote.monitored, [rank for rank in present if rank not in remote.ranks])
-            remote.monitored.send("meeting", {"number": number, "present": present})
+            remote.monitored.say(messages.MeetingHeld(number, tuple(present)))
 
 
-def _sender(link: MonitoredLink) -> Callable[[dict[str, object], bytes], None]:
-    return lambda header, data: link.send("columns", header, [data])
+def _sender(link: MonitoredLink) -> Callable[[messages.Columns, bytes], None]:
+    return lambda columns, data: link.say(columns, [data])

@@ -8,13 +8,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, final
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.lease import Voter
 from roundelay.runtime.hosts.control.inquiry import ask
-from roundelay.runtime.hosts.terms import HostTerms
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.terms import HostHello, HostTerms
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.launch.world import HostPlace
@@ -30,21 +29,21 @@ def boot_clock() -> float:
 
 def say_who_leads(listener: Listener, session: int, leader: Voter | None, term: int) -> None:
     """Tell whoever asks this host; `term`: how many led before. None: nobody leads any more."""
-    said = None if leader is None else [session, term, leader.rank, leader.life, list(leader.address)]
+    said = None if leader is None else (session, term, leader.rank, leader.life, leader.address)
     listener.say(leader=said)
 
 
-def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[dict[str, Any]]:
+def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
     """Hellos of the hosts that this one knows of and that answer, but for its own, whose life is `own`."""
 
-    def one(address: Address) -> dict[str, Any]:
+    def one(address: Address) -> HostHello | None:
         with suppress(LinkError):
             return ask(address, place, terms)
-        return {}
+        return None
 
     everybody = dict.fromkeys([(place.address, place.port), *place.peers])
     with ThreadPoolExecutor(len(everybody)) as pool:
-        return [hello for hello in pool.map(one, everybody) if hello and hello.get("life") != own]
+        return [hello for hello in pool.map(one, everybody) if hello is not None and hello.life != own]
 
 
 @final
@@ -93,14 +92,7 @@ class Search:
         return False
 
 
-def leader_of(hellos: Sequence[dict[str, Any]], session: int) -> Voter | None:
+def leader_of(hellos: Sequence[HostHello], session: int) -> Voter | None:
     """The last leader of a session that these hosts name."""
-    found: list[tuple[int, Voter]] = []
-    for hello in hellos:
-        with suppress(checks.InvalidMessage):
-            number, term, rank, life, address = checks.listed(hello.get("leader"), 5)
-            if number == session:
-                found.append(
-                    (checks.whole(term), Voter(checks.whole(rank), checks.text(life), checks.address(address)))
-                )
-    return max(found, default=(0, None), key=lambda one: one[0])[1]
+    found = [leader[1:] for hello in hellos if (leader := hello.leader) is not None and leader[0] == session]
+    return Voter(*max(found)[1:]) if found else None

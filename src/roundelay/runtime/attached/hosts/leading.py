@@ -1,17 +1,17 @@
 """The host that leads a session: its lease (lease.py), renewed by heartbeats, and what others are told of who leads."""
 
 import threading
-from typing import Any, final
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.hosts.finding import boot_clock, say_who_leads
-from roundelay.runtime.attached.hosts.lease import Lease, Views, Voter, VoterView, read_views, views_to_plain
+from roundelay.runtime.attached.hosts.lease import Lease, Views, Voter, VoterView
+from roundelay.runtime.attached.hosts.messages import LeaderHeard, Leads, Stays
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.succession import look_for, may_be_led_by_another
 from roundelay.runtime.hosts.control.inquiry import PeerState
 from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.listener import Listener
 
 
@@ -92,34 +92,24 @@ class Leading:
 
     def _beat(self, remote: RemoteHost) -> None:
         remote.monitored.says = self._say
-        remote.tell("beat", **self._say())  # at once
+        remote.tell(self._say())  # at once
 
-    def _say(self) -> dict[str, Any]:
+    def _say(self) -> Leads:
         with self._gate:
             assert self._lease is not None
-            return {"sent": boot_clock(), "views": views_to_plain(self._lease.views)}
+            return Leads(boot_clock(), self._lease.views)
 
-    def heard(self, remote: RemoteHost, header: dict[str, Any]) -> None:
-        """A host has heard a heartbeat.
-
-        Raises:
-            KeyError, InvalidMessage: it says something else.
-        """
-        sent, (term, number) = checks.seconds(header["sent"]), checks.wholes(header["seen"], 2)
+    def heard(self, remote: RemoteHost, message: LeaderHeard) -> None:
+        """A host has heard a heartbeat."""
         if self._lease is not None:
             with self._gate:
-                self._lease.heard(_voter(remote).life, sent, (term, number), boot_clock())
+                self._lease.heard(remote.hello.life, message.sent, message.seen, boot_clock())
 
-    def stays(self, header: dict[str, Any]) -> None:
-        """A host has come that followed another leader.
-
-        Raises:
-            KeyError, InvalidMessage: it does not say what it has heard.
-        """
-        views = read_views(header["views"])
+    def stays(self, message: Stays) -> None:
+        """A host has come that followed another leader."""
         if self._lease is not None:
             with self._gate:
-                self._lease.learn(views)
+                self._lease.learn(message.views)
 
     def left(self, remote: RemoteHost, hosts: HostMembership, emptied: bool) -> None:
         """A host is lost; `emptied`: its learners had all gone before, so nobody there follows anybody."""
@@ -153,5 +143,4 @@ class Leading:
 
 
 def _voter(remote: RemoteHost) -> Voter:
-    life = checks.text(remote.monitored.link.hello.get("life", ""))
-    return Voter(remote.ranks[0], life, remote.address)
+    return Voter(remote.ranks[0], remote.hello.life, remote.hello.address)

@@ -19,10 +19,9 @@ Times are those of the clock of the host itself, in seconds. Nothing here waits,
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.messages import Address
 
 Number = tuple[int, int]
 """(how many led before, how many views the leader had before)"""
@@ -65,26 +64,6 @@ Views = tuple[VoterView, ...]
 def newest(*views: Views) -> Views:
     """Of what several hosts have heard, the last."""
     return max((one for one in views if one), key=lambda one: (one[-1].number, one[0].number), default=())
-
-
-def views_to_plain(views: Views) -> list[Any]:
-    """For a message."""
-    return [[*view.number, [[v.rank, v.life, list(v.address)] for v in view.voters]] for view in views]
-
-
-def read_views(said: Any) -> Views:
-    """The inverse of `views_to_plain`.
-
-    Raises:
-        InvalidMessage: it is none.
-    """
-    found = []
-    for one in checks.listed(said):
-        term, number, voters = checks.listed(one, 3)
-        parts = [checks.listed(voter, 3) for voter in checks.listed(voters)]
-        read = tuple(Voter(checks.whole(rank), checks.text(life), checks.address(at)) for rank, life, at in parts)
-        found.append(VoterView((checks.whole(term), checks.whole(number)), read))
-    return tuple(found)
 
 
 def may_win(views: Views, without: Iterable[str]) -> bool:

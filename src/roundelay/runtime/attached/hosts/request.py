@@ -21,6 +21,7 @@ from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import plain, read
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.tables import View
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
@@ -121,14 +122,11 @@ class SessionRequest:
                 f"{self.strategy.label} is a Strategy of your own: on several hosts those that have a name are known "
                 "(`roundelay list strategies`). Attach it on one host."
             )
-        place = dataclasses.asdict(self.place)
-        place |= {"secret": self.place.secret.hex(), "job": ""}
-        plain = {field: getattr(self, field) for field in PLAIN}
         return {
-            **plain,
-            "place": place,
+            **{field: getattr(self, field) for field in PLAIN},
+            "place": {**plain(self.place), "secret": self.place.secret.hex(), "job": ""},
             "strategy": [name, options],
-            "options": dataclasses.asdict(self.options),
+            "options": plain(self.options),
             "agreement": dict(self.agreement),
             "processes": list(self.processes),
         }
@@ -136,14 +134,10 @@ class SessionRequest:
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        place = said["place"]
-        place |= {"ranks": tuple(place["ranks"]), "listen": tuple(place["listen"])}
-        place |= {"secret": bytes.fromhex(place["secret"]), "job": b""}
-        place |= {"peers": tuple((host, port) for host, port in place["peers"])}
         return cls(
-            place=HostPlace(**place),
+            place=read(HostPlace, said["place"]),
             strategy=make_strategy(*said["strategy"]),
-            options=SessionHostOptions(**said["options"]),
+            options=read(SessionHostOptions, said["options"]),
             agreement=said["agreement"],
             processes=tuple(said["processes"]),
             **{field: said[field] for field in PLAIN},

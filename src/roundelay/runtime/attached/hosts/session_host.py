@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate
 from roundelay.runtime.attached.hosts.columns import SharedColumns
+from roundelay.runtime.attached.hosts.messages import Columns, Model, Shown
 from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.membership import (
     CLOSED,
@@ -32,12 +33,12 @@ from roundelay.runtime.attached.membership import (
 )
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
-from roundelay.runtime.hosts.control.bulk import EVERYONE, ROW_PIECE
+from roundelay.runtime.hosts.control.bulk import ROW_PIECE
 from roundelay.runtime.hosts.control.host_links import HostLinks
+from roundelay.runtime.hosts.control.messages import EVERYONE
 from roundelay.runtime.hosts.means import HostMeans
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
@@ -191,50 +192,48 @@ class SessionHost:
         for rank in ranks:
             shown = self.arena.shown(rank).numpy()
             for at in range(0, len(shown), SHOWN_PIECE):
-                header = {"rank": rank if as_rank is None else as_rank, "at": at}
-                to.send("shown", header, [shown[at : at + SHOWN_PIECE]])
+                to.say(Shown(rank if as_rank is None else as_rank, at), [shown[at : at + SHOWN_PIECE]])
 
-    def take_shown(self, message: Message, ranks: Sequence[int]) -> None:
+    def take_shown(self, message: Shown, ranks: Sequence[int]) -> None:
         """Take a piece of what one of `ranks` shows.
 
         Raises:
-            KeyError, InvalidMessage: it is for nobody here, or does not fit.
+            InvalidMessage: it is for nobody here, or does not fit.
         """
-        rank, at = checks.whole(message.header["rank"], EVERYONE), checks.whole(message.header["at"])
+        rank, at = message.rank, message.at
         to = list(ranks) if rank == EVERYONE else [rank]
         if not set(to) <= set(ranks) or at + len(message.payload) > self.request.shown_bytes:
-            raise checks.InvalidMessage(f"{len(message.payload)} bytes that learner {rank} shows do not fit at {at}")
+            raise InvalidMessage(f"{len(message.payload)} bytes that learner {rank} shows do not fit at {at}")
         for one in to:
             self.arena.shown(one)[at : at + len(message.payload)] = torch.frombuffer(message.payload, dtype=torch.uint8)
 
     def send_model(self, to: MonitoredLink) -> None:
         """Send the model to evaluate."""
         for at in range(0, self.parameters, ROW_PIECE):
-            to.send("model", {"at": at}, [self.model[at : at + ROW_PIECE].numpy()])
+            to.say(Model(at), [self.model[at : at + ROW_PIECE].numpy()])
 
-    def take_model(self, message: Message) -> None:
+    def take_model(self, message: Model) -> None:
         """Take a piece of it.
 
         Raises:
-            KeyError, InvalidMessage: it does not fit.
+            InvalidMessage: it does not fit.
         """
-        at, size = checks.whole(message.header["at"]), len(message.payload)
+        at, size = message.at, len(message.payload)
         if not size or size % 4 or at + size // 4 > self.parameters:
-            raise checks.InvalidMessage(f"{size} bytes do not fit at {at} of {self.parameters} parameters")
+            raise InvalidMessage(f"{size} bytes do not fit at {at} of {self.parameters} parameters")
         piece: Tensor = torch.frombuffer(message.payload, dtype=torch.float32)
         self.model[at : at + len(piece)].copy_(piece)
 
-    def enter_columns(self, message: Message, ranks: Sequence[int]) -> None:
+    def enter_columns(self, message: Columns, ranks: Sequence[int]) -> None:
         """Take columns of learners that must be among `ranks`.
 
         Raises:
-            KeyError, InvalidMessage: they are none.
+            InvalidMessage: they are none.
         """
-        given = checks.wholes(message.header["ranks"], stop=self.place.learners)
+        given = message.ranks
         if not set(given) <= set(ranks) or len(set(given)) != len(given):
-            raise checks.InvalidMessage(f"columns of learners {given}, who are not there")
-        everything: Any = message.header["everything"]
-        self.columns.enter(given, everything is True, bytes(message.payload))
+            raise InvalidMessage(f"columns of learners {given}, who are not there")
+        self.columns.enter(given, message.everything, bytes(message.payload))
 
     def close(self) -> None:
         """Nothing of the session is left. Safe to call twice."""

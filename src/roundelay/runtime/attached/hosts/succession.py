@@ -24,12 +24,12 @@ import numpy as np
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.hosts.finding import ask_all
 from roundelay.runtime.attached.hosts.lease import Voter
+from roundelay.runtime.attached.hosts.messages import DrawRequest, Passes, Stays
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control.inquiry import LOOKS, PAUSE_SECONDS, PeerState, inquire
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Address, Message
+from roundelay.runtime.messages import Address, InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.strategies.base import Strategy
@@ -78,7 +78,7 @@ def look_for(voter: Voter, host: SessionHost) -> PeerState:
     found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
     if found is PeerState.SILENT and place.peers:
         hellos = ask_all(place, terms, "")
-        if any(hello.get("first") == voter.rank and hello.get("life") != voter.life for hello in hellos):
+        if any(hello.first == voter.rank and hello.life != voter.life for hello in hellos):
             return PeerState.ENDED
     return found
 
@@ -95,24 +95,20 @@ class Recent:
         if index != NONE:
             self._given.append((rank, key, index))
 
-    def to_plain(self) -> list[list[int]]:
-        """For a message."""
-        return [[rank, *key, index] for rank, key, index in list(self._given)]
+    def all(self) -> tuple[Given, ...]:
+        """Return all of them."""
+        return tuple(self._given)
 
 
-def given_of(said: Any, ranks: Sequence[int]) -> list[Given]:
-    """The inverse of `Recent.to_plain`, of a host with these ranks.
+def of_these(given: Sequence[Given], ranks: Sequence[int]) -> Sequence[Given]:
+    """Return minibatches that learners of a host with these ranks were given.
 
     Raises:
-        InvalidMessage: it is none.
+        InvalidMessage: they are others'.
     """
-    found = []
-    for one in checks.listed(said)[:RECENT]:
-        rank, sampler, epoch, times, index = checks.wholes(one, 5)
-        if rank not in ranks:
-            raise checks.InvalidMessage(f"minibatches of learner {rank}, who is not there")
-        found.append((rank, (sampler, epoch, times), index))
-    return found
+    if any(rank not in ranks for rank, _, _ in given):
+        raise InvalidMessage(f"minibatches of learners who are not among {list(ranks)}")
+    return given[:RECENT]
 
 
 def _tables(arena: Arena) -> Mapping[str, Any]:
@@ -148,57 +144,32 @@ class PassReplica:
         whole = to is not self._to
         changed = [slot for slot in range(len(rows)) if whole or (rows[slot] != self._rows[slot]).any()]
         if changed or whole or (held != self._held).any():
-            to.monitored.send("passes", {"slots": changed, "count": count}, [rows[changed].tobytes() + held.tobytes()])
+            to.monitored.say(Passes(tuple(changed), count), [rows[changed].tobytes() + held.tobytes()])
             self._to, self._rows, self._held = to, rows, held
 
 
-def enter_replica(arena: Arena, message: Message) -> None:
+def enter_replica(arena: Arena, message: Passes) -> None:
     """Store what `PassReplica` has sent: all of it, or nothing.
 
     Raises:
-        KeyError, InvalidMessage: it is none.
+        InvalidMessage: it is none.
     """
     tables, view = _tables(arena), arena.view(PassTables)
-    slots = checks.wholes(message.header["slots"], stop=passes.PASS_SLOTS)
-    count, wide = checks.whole(message.header["count"]), sum(table.shape[1] for table in tables.values())
+    slots, wide = list(message.slots), sum(table.shape[1] for table in tables.values())
     numbers = np.frombuffer(bytes(message.payload), np.int64)
     if len(numbers) != len(slots) * wide + view.held.size:
-        raise checks.InvalidMessage(f"{len(numbers)} numbers are no passes")
+        raise InvalidMessage(f"{len(numbers)} numbers are no passes")
     rows, held = numbers[: len(slots) * wide].reshape(-1, wide), numbers[len(slots) * wide :].reshape(view.held.shape)
     if (rows < 0).any() or (held < NONE).any() or (held[:, 0] >= passes.PASS_SLOTS).any():
-        raise checks.InvalidMessage("a pass with a number below 0, or of no slot")
+        raise InvalidMessage("a pass with a number below 0, or of no slot")
     if (rows[:, wide - view.returned.shape[1]] >= view.returned.shape[1]).any():
-        raise checks.InvalidMessage("a pass of which more minibatches are given back than learners may hold")
+        raise InvalidMessage("a pass of which more minibatches are given back than learners may hold")
     with arena.queue_lock:
         at = 0
         for table in tables.values():
             table[slots] = rows[:, at : at + table.shape[1]]
             at += table.shape[1]
-        view.held[:], view.count[0] = held, count
-
-
-@final
-@dataclass(frozen=True)
-class Request:
-    """A learner's request for a minibatch."""
-
-    rank: int
-    number: int
-    key: passes.Key
-    pieces: int
-
-    @classmethod
-    def read(cls, header: Mapping[str, Any], ranks: Sequence[int]) -> "Request":
-        """Of a message from a host with these ranks.
-
-        Raises:
-            KeyError, InvalidMessage: it is none.
-        """
-        rank, number = checks.whole(header["rank"]), checks.whole(header["number"])
-        sampler, epoch, times = checks.wholes(header["key"], 3)
-        if rank not in ranks:
-            raise checks.InvalidMessage(f"a request of learner {rank}, who is not there")
-        return cls(rank, number, (sampler, epoch, times), checks.whole(header["pieces"]))
+        view.held[:], view.count[0] = held, message.count
 
 
 @final
@@ -210,21 +181,20 @@ class TakingOver:
         self._host, self._hosts = host, hosts
         self._awaited = {tuple(hosts.ranks[number]) for number in hosts.after() if number != hosts.own}
         self._deadline = time.monotonic() + 2 * host.terms.host_patience + LOOKS * PAUSE_SECONDS
-        self._given = given_of(recent.to_plain(), host.here)
+        self._given = list(recent.all())
         self.conducted: dict[tuple[int, ...], int] = {}
         """By the ranks of a host, the last meeting that it has heard of."""
-        self.waiting: list[tuple[RemoteHost, Request]] = []
+        self.waiting: list[tuple[RemoteHost, DrawRequest]] = []
         """Requests that cannot be answered before."""
 
-    def heard(self, remote: RemoteHost, header: Mapping[str, Any]) -> None:
+    def heard(self, remote: RemoteHost, message: Stays) -> None:
         """A host has come.
 
         Raises:
-            KeyError, InvalidMessage: it does not say what it should.
+            InvalidMessage: it names learners of others.
         """
-        given = given_of(header["given"], remote.ranks)
-        self.conducted[remote.ranks] = checks.whole(header["conducted"])
-        self._given += given
+        self._given += of_these(message.given, remote.ranks)
+        self.conducted[remote.ranks] = message.conducted
 
     def complete(self, inside: Sequence[RemoteHost]) -> bool:
         """Are all there, or those who are not lost?"""

@@ -6,27 +6,27 @@ answers within `host_patience`: nothing outlives a run.
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, Self
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
 from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan
-from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.copies import CopyReceiver
 from roundelay.runtime.hosts.control.division import task_in_common
 from roundelay.runtime.hosts.control.inquiry import PeerState, inquire
-from roundelay.runtime.hosts.control.joining import find_coordinator
+from roundelay.runtime.hosts.control.joining import find_coordinator, hello_of
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.next_place import LedByAnother, led_by_another
 from roundelay.runtime.hosts.terms import HostTerms, fingerprint
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout, Message
+from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Address, Dialect, Message
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
@@ -116,14 +116,15 @@ class _HostAgent:
         self._lost = ""  # why the coordinator is
         self._over: _Over | None = None  # why the run is
         self._told = False  # the coordinator, that the user wants the run to stop
-        self._hosts: list[tuple[int, ...]] = []
-        self._addresses: list[Address] = []
+        self._hosts: tuple[tuple[int, ...], ...] = ()
+        self._addresses: tuple[Address, ...] = ()
         self._traffic = TrafficCounters(0, self._readings)
         self._local = LocalHost(cluster, place, terms, self._ask)
         try:
             self._monitored = self._find(seconds)
             self._monitored.beat()
-            self._monitored.listen(self._heard, self._gone)
+            dialect = Dialect(*messages.TO_EVERY_HOST, rank=place.learners - 1)
+            self._monitored.listen(dialect, self._heard, self._gone)
             task = cluster.task
             if task.in_shards:
                 task = task_in_common(task, self._orders, self._check, seconds)
@@ -153,9 +154,8 @@ class _HostAgent:
             UserError: it does not answer, or does not accept us.
         """
         try:
-            return find_coordinator(
-                self._place, self._terms, self._local.router.listener, seconds, stop=self._stop_looking
-            )
+            hello = hello_of(self._place, self._terms, self._local.router.listener)
+            return find_coordinator(self._place, self._terms, hello, seconds, stop=self._stop_looking)
         except LinkTimeout as error:
             raise UserError(
                 f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
@@ -171,16 +171,15 @@ class _HostAgent:
         self._local.start(task)
         self._runtime, self._arena = self._local.runtime, self._local.runtime.arena
         initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
-        facts = {"parameters": self._runtime.parameters, "shards": self._runtime.shards}
-        self._send("built", initial=initial, **facts)
+        self._send(messages.Built(self._runtime.parameters, initial, self._runtime.shards))
         if self._copies is not None:
-            self._send("keeps")
+            self._send(messages.Keeps())
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _send(self, kind: str, **header: Any) -> None:
+    def _send(self, message: Message) -> None:
         try:
-            self._monitored.send(kind, header)
+            self._monitored.say(message)
         except LinkError as error:
             self._gone(str(error))
         self._check()
@@ -197,39 +196,37 @@ class _HostAgent:
 
     def _heard(self, message: Message) -> None:
         """From the thread of the link: what must not wait."""
-        header = message.header
-        match message.kind:
-            case "leases":
+        match message:
+            case messages.LeasesGiven():
                 prefetch = self._local.prefetch
-                if prefetch is not None and header["part"] == self._part:
-                    prefetch.fill([int(index) for index in header["indices"]], bool(header["more"]))
-            case "piece":
+                if prefetch is not None and message.part == self._part:
+                    prefetch.fill(message.indices, message.more)
+            case messages.Piece():
                 bulk.take_piece(self._arena, message, self._place.ranks)
-            case "living":
-                self._hear_who_lives(header)
-            case "file" if self._copies is not None:
-                self._copies.take(message)
-            case "hold":
-                self._monitored.send("replied", {"reached": self._local.hold()})
-            case "stop":
-                self._local.let_go(int(header["round"]))
-            case "end" | "refused":
-                said = str(header["why"])
-                ended, refused = "the run has ended on the first host", "the first host refuses this one"
-                why = said and f"{ended if message.kind == 'end' else refused}: {said}"
-                self._over = _Over(why, str(header.get("signal", "")))
+            case messages.Living():
+                self._hear_who_lives(message)
+            case messages.FilePiece():
+                if self._copies is not None:
+                    self._copies.take(message)
+            case messages.Hold():
+                self._monitored.say(messages.Replied(reached=self._local.hold()))
+            case messages.Stop():
+                self._local.let_go(message.round)
+            case messages.End(why, signal):
+                self._over = _Over(why and f"the run has ended on the first host: {why}", signal)
+            case messages.HostRefused(why):
+                self._over = _Over(why and f"the first host refuses this one: {why}")
             case _:
                 self._orders.put(message)
 
-    def _hear_who_lives(self, header: dict[str, Any]) -> None:
-        if int(header["generation"]) <= self._generation:
+    def _hear_who_lives(self, living: messages.Living) -> None:
+        if living.generation <= self._generation:
             return
-        self._generation = int(header["generation"])
-        for rank, lives in enumerate(header["alive"]):
+        self._generation, self._addresses = living.generation, living.addresses
+        for rank, lives in enumerate(living.alive):
             if rank not in self._place.ranks:
-                self._arena.liveness.mark([rank], lives)
-        self._addresses = [(str(host), int(port)) for host, port in header["addresses"]]
-        self._local.peers(self._addresses, header["hosts"])
+                self._arena.liveness.mark([rank], bool(lives))
+        self._local.peers(living.addresses, living.hosts)
 
     def led_by_another(self) -> LedByAnother | None:
         """Return the place of this host in a run that goes on without the first, if it may."""
@@ -237,16 +234,15 @@ class _HostAgent:
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)
+        steps, alive = arena.optimizer.steps[ranks].tolist(), arena.liveness.alive[ranks].tolist()
         self._send(
-            "state",
-            said=activity.report_activity(arena, ranks),
-            steps=arena.optimizer.steps[ranks].tolist(),
-            alive=arena.liveness.alive[ranks].tolist(),
-            ready=self._runtime.processes.ready(),
+            messages.HostState(
+                activity.HostActivity.of(arena, ranks), steps, alive, tuple(self._runtime.processes.ready())
+            )
         )
         if (signal := self._asked()) and not self._told:
             self._told = True
-            self._send("interrupt", signal=signal)
+            self._send(messages.StopAsked(signal))
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -265,37 +261,35 @@ class _HostAgent:
                 if self._hosts:
                     self._say_state()
                 continue
-            header = order.header
-            match order.kind:
-                case "welcome":
-                    self._host, self._hosts = int(header["host"]), [tuple(ranks) for ranks in header["hosts"]]
-                    bulk.enter_integers(self._arena, self._place.ranks, header["integers"])
+            match order:
+                case messages.Welcome():
+                    self._host, self._hosts = order.host, order.hosts
+                    bulk.enter_integers(self._arena, self._place.ranks, order.integers)
                     self._traffic = TrafficCounters(self._host, self._readings)
                     self._local.settle(self._host, self._hosts)
-                    self._send("prepared")
-                case "meet":
-                    self._meet([(str(host), int(port)) for host, port in header["addresses"]])
-                case "part":
-                    self._train(header)
-                case "give":
-                    laid_out = checks.mapping(header["laid_out"])
-                    for name in header["names"]:
-                        self._give(str(name), laid_out)
-                    self._send("replied", integers=bulk.integers(self._arena, self._place.ranks))
-                case "load":
-                    bulk.enter_integers(self._arena, range(self._place.learners), header["integers"])
-                    self._send("replied")
+                    self._send(messages.Prepared())
+                case messages.Meet():
+                    self._meet(order.addresses)
+                case messages.PartOrder():
+                    self._train(order)
+                case messages.Give():
+                    for name in order.names:
+                        self._give(name, order.laid_out)
+                    self._send(messages.Replied(bulk.integers(self._arena, self._place.ranks)))
+                case messages.Load():
+                    bulk.enter_integers(self._arena, range(self._place.learners), order.integers)
+                    self._send(messages.Replied())
 
     def _readings(self) -> Iterator[Reading]:
         yield 0, self._monitored.link.sent_bytes, self._monitored.link.received_bytes, 0.0
         yield from self._local.readings()
 
-    def _meet(self, addresses: list[Address]) -> None:
+    def _meet(self, addresses: Sequence[Address]) -> None:
         try:
             self._local.meet(addresses)
         except (LinkError, TimeoutError) as error:
             raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
-        self._send("replied")
+        self._send(messages.Replied())
 
     def _give(self, name: str, laid_out: Mapping[str, str]) -> None:
         try:
@@ -303,48 +297,40 @@ class _HostAgent:
         except LinkError as error:
             self._gone(str(error))
 
-    def _train(self, header: dict[str, Any]) -> None:
+    def _train(self, order: messages.PartOrder) -> None:
         """A part of a segment; afterwards the coordinator is told how it went."""
-        plan = dataclasses.replace(SegmentPlan.from_json(header["plan"]), last_round=int(header["last_round"]))
-        self._part = int(header["part"])
-        if header["segment"] != self._segment:
-            self._segment = header["segment"]
+        plan = dataclasses.replace(SegmentPlan.from_json(order.plan), last_round=order.last_round)
+        self._part = order.part
+        if order.segment != self._segment:
+            self._segment = order.segment
             self._runtime.begin(plan)
-        problem: dict[str, Any] = {"problem": "", "text": "", "rank": -1}
+        problem: dict[str, Any] = {}
         try:
-            self._local.train(plan, self._part, [int(rank) for rank in header["living"]], self._look)
+            self._local.train(plan, self._part, order.living, self._look)
         except (_Over, _CoordinatorLost):
             raise
         except LearnerDied as died:
             problem = {"problem": "died", "text": died.reason, "rank": died.rank}
         except TimeoutError as error:
-            problem["problem"], problem["text"] = "timeout", str(error)
+            problem = {"problem": "timeout", "text": str(error)}
         except Exception:
-            problem["problem"], problem["text"] = "error", traceback.format_exc()
-        report = self._report() or {"settled": [], "counts": counted(self._arena, self._place.ranks)}
+            problem = {"problem": "error", "text": traceback.format_exc()}
+        report: dict[str, Any] = self._report() or {"settled": (), "counts": counted(self._arena, self._place.ranks)}
         queue.clear_prefetch(self._arena)  # the coordinator knows: it is what was not settled
         self._local.prefetch = None
         happened = self._runtime.outcome(plan, 0, 0.0)
         self._say_state()
-        self._send(
-            "done",
-            part=self._part,
-            **report,
-            **problem,
-            redrawn=happened.redrawn,
-            lost=[dataclasses.asdict(lost) for lost in happened.lost],
-            joined=[dataclasses.asdict(joined) for joined in happened.joined],
-            traffic=[dataclasses.asdict(traffic) for traffic in self._traffic.since()],
-        )
+        facts: dict[str, Any] = {"redrawn": happened.redrawn, "lost": happened.lost, "joined": happened.joined}
+        self._send(messages.PartDone(self._part, **report, **problem, **facts, traffic=tuple(self._traffic.since())))
 
     def _ask(self, wanted: int) -> None:
-        self._monitored.send("want", {"part": self._part, "wanted": wanted})
+        self._monitored.say(messages.Want(self._part, wanted))
 
     def _look(self, _: Glance) -> bool:
         self._check()
         report = self._report()
         if report is not None:
-            self._send("report", part=self._part, **report)
+            self._send(messages.CountsReport(self._part, **report))
         self._say_state()
         self._local.check()
         return False
@@ -352,4 +338,4 @@ class _HostAgent:
     def _report(self) -> dict[str, Any] | None:
         if self._local.prefetch is not None:
             return self._local.prefetch.report()
-        return {"settled": [], "counts": counted(self._arena, self._place.ranks)}
+        return {"settled": (), "counts": counted(self._arena, self._place.ranks)}

@@ -5,7 +5,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.terms import CONTROL, ROLES, HostTerms, identity
+from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, ROLES, HostTerms, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link, LinkOptions
@@ -33,10 +33,6 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
         host, port = listener.address
         Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
     return Router(listener, ROLES, terms.patience_seconds)
-
-
-NO_SESSION = -1
-"""Number in the place of a session's, of a link that only asks who is there."""
 
 
 class PendingJoins:

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor
 
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.control.messages import EVERYONE, Piece
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.messages import InvalidMessage, table
 from roundelay.runtime.procs.memory.arena import Arena
 
 ROW_PIECE = 8 * CHUNK
 """Elements in one message: 2 MiB, which a link of 10 Mbit/s carries in two seconds."""
-EVERYONE = -1
-"""In place of a rank: all learners of the host that is written to."""
 
 
 def lay_out(arena: Arena, names: Collection[str], source: int, ranks: Iterable[int]) -> dict[str, str]:
@@ -50,22 +48,21 @@ def give(monitored: MonitoredLink, arena: Arena, name: str, ranks: Iterable[int]
 def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) -> None:
     """Send `vector` (P,), to be written into vector `name` of learner `rank`."""
     for at in range(0, len(vector), ROW_PIECE):
-        monitored.send("piece", {"name": name, "rank": rank, "at": at}, [vector[at : at + ROW_PIECE].numpy()])
+        monitored.say(Piece(name, rank, at), [vector[at : at + ROW_PIECE].numpy()])
 
 
-def take_piece(arena: Arena, message: Message, ranks: Sequence[int]) -> None:
+def take_piece(arena: Arena, message: Piece, ranks: Sequence[int]) -> None:
     """Write what came into the arena; only vectors of `ranks` may be written.
 
     Raises:
-        KeyError, InvalidMessage: it is for nobody here, or does not fit.
+        InvalidMessage: it is for nobody here, or does not fit.
     """
-    name, rank = checks.text(message.header["name"]), checks.whole(message.header["rank"], low=EVERYONE)
-    at, size = checks.whole(message.header["at"]), len(message.payload)
-    to = list(ranks) if rank == EVERYONE else [rank]
+    name, at, size = message.name, message.at, len(message.payload)
+    to = list(ranks) if message.rank == EVERYONE else [message.rank]
     if not set(to) <= set(ranks) or name not in ("row", *arena.layout.memory):
-        raise checks.InvalidMessage(f"vector {name!r} of learner {rank} is not to be written here")
+        raise InvalidMessage(f"vector {name!r} of learner {message.rank} is not to be written here")
     if not size or size % 4 or at + size // 4 > arena.layout.parameters:
-        raise checks.InvalidMessage(f"{size} bytes do not fit at {at} of {arena.layout.parameters} parameters")
+        raise InvalidMessage(f"{size} bytes do not fit at {at} of {arena.layout.parameters} parameters")
     piece = torch.frombuffer(message.payload, dtype=torch.float32)
     for one in to:
         arena.vector(name, one)[at : at + len(piece)].copy_(piece)
@@ -84,10 +81,10 @@ def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any])
     """The inverse of `integers`: writes all of it, or nothing.
 
     Raises:
-        KeyError, InvalidMessage: `found` is no such thing.
+        InvalidMessage: `found` is no such thing.
     """
     state = arena.optimizer
     tables = {"steps": state.steps, "versions": arena.row_versions.versions, "scalars": state.scalars}
-    values = {name: checks.table(found[name], table[list(ranks)]) for name, table in tables.items()}
-    for name, table in tables.items():
-        table[list(ranks)] = values[name]
+    values = {name: table(found.get(name), one[list(ranks)]) for name, one in tables.items()}
+    for name, one in tables.items():
+        one[list(ranks)] = values[name]

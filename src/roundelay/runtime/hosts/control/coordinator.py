@@ -35,6 +35,7 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.gathering import Gatherings
+from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.copies import CopySender
 from roundelay.runtime.hosts.control.host_events import HostEvents
@@ -42,13 +43,12 @@ from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, ent
 from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.membership import HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
-from roundelay.runtime.hosts.control.peers import HostAnswer, RemoteHost
+from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.control.progress import HostProgress, standstill
 from roundelay.runtime.hosts.terms import HostTerms
-from roundelay.runtime.hosts.transport import checks
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination import queue
 
 OWN_HOST = 0
@@ -90,7 +90,7 @@ class MultiHostRuntime(Runtime):
             raise
         self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(self._heard, self._left, self._local.peers, self._came)
+        events = HostEvents(messages.TO_COORDINATOR, self._heard, self._left, self._local.peers, self._came)
         self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
         self._traffic = TrafficCounters(OWN_HOST, self._readings)
@@ -98,7 +98,7 @@ class MultiHostRuntime(Runtime):
             self._hosts.gather()
             self._local.settle(OWN_HOST, self._hosts.hosts)
             if self._synchronous:
-                self._hosts.ask("meet", "that it has met the others", addresses=self._hosts.addresses())
+                self._hosts.ask(messages.Meet(tuple(self._hosts.addresses())), "that it has met the others")
                 self._local.meet(self._hosts.addresses())
         except BaseException as error:
             self._why = str(error) or type(error).__name__
@@ -129,7 +129,7 @@ class MultiHostRuntime(Runtime):
             self.local_runtime.begin(plan)
             self._mirrors.begin_segment()
             for remote in self._hosts.all():
-                remote.answer = HostAnswer()
+                remote.answer = messages.HostAnswer()
         self._part(plan, watch)
         while not self._synchronous and self._leases.left_for([OWN_HOST, *(r.host for r in self._hosts.inside())]):
             self._part(plan, watch)  # minibatches came back from the dead after the living had finished
@@ -190,14 +190,8 @@ class MultiHostRuntime(Runtime):
     def _order(self, remote: RemoteHost, plan: SegmentPlan, living: list[int]) -> None:
         with self._hosts.gate:
             remote.busy, remote.began = remote.standing == "in", self._segments
-        remote.tell(  # whoever does not hear it is lost, and will be noticed
-            "part",
-            part=self._parts,
-            segment=self._segments,
-            plan=plan.to_json(),
-            last_round=plan.end_round,
-            living=living,
-        )
+        # Whoever does not hear it is lost, and will be noticed.
+        remote.tell(messages.PartOrder(self._parts, self._segments, plan.to_json(), plan.end_round, tuple(living)))
 
     def _lead(self, plan: SegmentPlan, look: Watch, living: list[int]) -> None:
         self._leading = True
@@ -226,27 +220,23 @@ class MultiHostRuntime(Runtime):
         with self._hosts.gate:
             if remote.standing == "gone":
                 return
-            header, leases = message.header, self._leases
-            if message.kind == "keeps":
+            if isinstance(message, messages.Keeps):
                 self._copies.wanted(remote)
-            if message.kind == "interrupt":  # it may come between segments, and ends the next one then
-                self._stopping, self.stopped_by = True, str(header["signal"])
-            if header.get("part") != self._parts or leases is None or not remote.busy:
+            if isinstance(message, messages.StopAsked):  # it may come between segments, and ends the next one then
+                self._stopping, self.stopped_by = True, message.signal
+            leases = self._leases
+            if getattr(message, "part", None) != self._parts or leases is None or not remote.busy:
                 return
-            if message.kind in ("report", "done"):  # read all of it before anything is done with it
-                settled, counts = checks.wholes(header["settled"]), checks.mapping(header["counts"])
-                answer = HostAnswer.read(header, self.local_runtime.layout.rows) if message.kind == "done" else None
-                enter(self._arena.counts, remote.ranks, counts, self._bases.get(remote.host))
-                leases.settle(remote.host, settled)
-                if answer is not None:
+            if isinstance(message, messages.CountsReport):
+                enter(self._arena.counts, remote.ranks, message.counts, self._bases.get(remote.host))
+                leases.settle(remote.host, message.settled)
+                if isinstance(message, messages.PartDone):
                     leases.give_back(remote.host)
-                    remote.answer = answer
-                    remote.busy = False
+                    remote.answer, remote.busy = message, False
+            if not isinstance(message, messages.Want):
                 return
-            if message.kind != "want":
-                return
-            indices, more = leases.draw(remote.host, checks.whole(header["wanted"]))
-        remote.tell("leases", part=header["part"], indices=indices, more=more)
+            indices, more = leases.draw(remote.host, message.wanted)
+        remote.tell(messages.LeasesGiven(message.part, tuple(indices), more))
 
     def _came(self, remote: RemoteHost) -> None:
         """A host takes part."""
@@ -345,11 +335,11 @@ class MultiHostRuntime(Runtime):
             self._leases.stop(self.cluster.stop_round)
             return
         reached = self._local.hold()
-        for remote in self._hosts.ask("hold", "how far its learners are"):
+        for remote in self._hosts.ask(messages.Hold(), "how far its learners are"):
             reached = max(reached, remote.reached)
         stop = self.cluster.stop_round(reached)
         for remote in self._hosts.inside():
-            remote.tell("stop", round=stop)
+            remote.tell(messages.Stop(stop))
         self._local.let_go(stop)
 
     # State ------------------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import BinaryIO, final
 
 from roundelay.runtime.base import wall_clock
+from roundelay.runtime.hosts.control.messages import FilePiece
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import LinkError, Message
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.messages import InvalidMessage
 
 CHECKPOINTS = "checkpoints"
 COPIED_BESIDE = ("recipe.yaml", "place.json", "events.jsonl")
@@ -74,7 +75,7 @@ def _send_file(to: RemoteHost, name: str, file: BinaryIO) -> None:
     at, piece = 0, file.read(PIECE)
     while True:
         following = file.read(PIECE) if len(piece) == PIECE else b""
-        to.monitored.send("file", {"name": name, "at": at, "last": not following}, [piece])
+        to.monitored.say(FilePiece(name, at, not following), [piece])
         if not following:
             return
         at, piece = at + len(piece), following
@@ -91,11 +92,11 @@ class CopyReceiver:
     def __init__(self, exp: Path, say: Callable[[str], None]) -> None:
         self._exp, self._say, self._broken = exp, say, False
 
-    def take(self, message: Message) -> None:
+    def take(self, message: FilePiece) -> None:
         """Store a piece of a file; the whole file takes the place of the old one at once.
 
         Raises:
-            KeyError, InvalidMessage: it is no piece of a file of a run directory, or does not follow the one before.
+            InvalidMessage: it is no piece of a file of a run directory, or does not follow the one before.
         """
         if self._broken:
             return
@@ -105,21 +106,21 @@ class CopyReceiver:
             self._broken = True
             self._say(f"{self._exp}: no copies of checkpoints are kept any more ({error.strerror or error})")
 
-    def _take(self, message: Message) -> None:
-        name, at = checks.text(message.header["name"]), checks.whole(message.header["at"])
+    def _take(self, message: FilePiece) -> None:
+        name, at = message.name, message.at
         if not _NAMES.fullmatch(name):
-            raise checks.InvalidMessage(f"{name!r} is no file of a run directory that is copied")
+            raise InvalidMessage(f"{name!r} is no file of a run directory that is copied")
         path = self._exp / name
         part = path.with_name(f".{path.name}.part")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(part, "ab" if at else "wb") as file:
             if file.tell() != at:
-                raise checks.InvalidMessage(f"{name}: a piece at {at} after {file.tell()} bytes")
+                raise InvalidMessage(f"{name}: a piece at {at} after {file.tell()} bytes")
             file.write(message.payload)
-            if message.header["last"] is True:
+            if message.last:
                 file.flush()
                 os.fsync(file.fileno())
-        if message.header["last"] is True:
+        if message.last:
             os.replace(part, path)
             if path.parent.name == CHECKPOINTS and path.suffix == ".json":
                 _remove_others(path)

@@ -20,7 +20,8 @@ from typing import final
 from roundelay.core.epochs import EpochPlan, Share
 from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.hosts.control.messages import Common
+from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
 
@@ -94,9 +95,8 @@ def task_in_common(task: Task, orders: SimpleQueue[Message], check: Callable[[],
         check()
         with suppress(Empty):
             order = orders.get(timeout=LOOK_SECONDS)
-            if order.kind == "common":
-                numbers = [float(number) for number in order.header["numbers"]]
-                return task.begun_as(numbers) if numbers else task
+            if isinstance(order, Common):
+                return task.begun_as(order.numbers) if order.numbers else task
     raise UserError(f"the first host has not begun within {seconds:g} s: raise training.patience_seconds.")
 
 

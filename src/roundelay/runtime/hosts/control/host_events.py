@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import final
 
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport.wire import Address, Message
+from roundelay.runtime.messages import Address, Message
 
 
 @final
@@ -14,12 +14,14 @@ class HostEvents:
     """Functions that are called when something happens to another host.
 
     Attributes:
-        message: for each message of a host, from that host's thread.
+        kinds: messages that hosts may say besides those about membership.
+        message: for each of these, from that host's thread.
         left: when a host is gone, from any thread; how many minibatches come back from it for others.
         moved: with the addresses of all hosts and the ranks of each, when one is lost or comes.
         came: for each host that takes part from now on; says that its learners live, or will.
     """
 
+    kinds: Sequence[type[Message]]
     message: Callable[[RemoteHost, Message], None]
     left: Callable[[RemoteHost], int]
     moved: Callable[[Sequence[Address], Sequence[Sequence[int]]], None]

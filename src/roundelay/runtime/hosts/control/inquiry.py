@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, final
 
-from roundelay.runtime.hosts.control.arrivals import NO_SESSION
-from roundelay.runtime.hosts.terms import CONTROL, HostTerms
+from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, HostHello, HostTerms
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout, UnknownPeer
 from roundelay.runtime.launch.world import HostPlace
 
@@ -31,7 +30,7 @@ def ask(
     terms: HostTerms,
     within: float = ASK_SECONDS,
     expected: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> HostHello:
     """The hello of the host that listens there, asked for so many seconds.
 
     Raises:
@@ -41,7 +40,7 @@ def ask(
     wanted = {"what": "host", **(expected or {})}
     link = Link.connect(address, place.secret, hello, terms.host_patience, options, within, wanted)
     link.close()
-    return link.hello
+    return HostHello.of(link)
 
 
 def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapping[str, Any]) -> PeerState:

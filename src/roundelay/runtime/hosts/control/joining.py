@@ -1,12 +1,11 @@
 """The link by which a host joins a run: to the first host, or to another that leads in its place."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
-from roundelay.runtime.hosts.terms import CONTROL, HostTerms, identity
+from roundelay.runtime.hosts.terms import HostTerms, JoinHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
@@ -19,21 +18,33 @@ LEADS_AGAIN_SECONDS = 0.2
 """Interval at which a host is asked again whether it leads."""
 
 
+def hello_of(
+    place: HostPlace, terms: HostTerms, listener: Listener, session: int = 0, stays: bool = False
+) -> JoinHello:
+    """Return the words of this host about itself.
+
+    Args:
+        listener: this host's.
+        session: to which it comes (`PendingJoins`).
+        stays: it has taken part in that before.
+    """
+    ranks, life = (place.ranks[0], len(place.ranks)), str(listener.hello.get("life", ""))
+    return JoinHello(ranks, place.learners, dict(terms.agreement), listener.address, life, session, stays)
+
+
 def find_coordinator(
     place: HostPlace,
     terms: HostTerms,
-    listener: Listener,
+    hello: JoinHello,
     seconds: float,
     other: tuple[Address, int] | None = None,
-    more: Mapping[str, object] = MappingProxyType({}),
     stop: Callable[[], object] = lambda: None,
 ) -> MonitoredLink:
     """A link to the first host, sought for so many seconds, on which this host has said what it is.
 
     Args:
-        listener: this host's.
+        hello: what this host says of itself (`hello_of`).
         other: address and lowest rank of another host that leads in its place.
-        more: said by this host of itself: the `session` that it comes to (`PendingJoins`), whether it `stays` in it.
         stop: called every other second; raises where the first host is to be sought no longer.
 
     Raises:
@@ -41,17 +52,6 @@ def find_coordinator(
         UserError: somebody else does.
     """
     deadline = wall_clock() + seconds
-    hello = {
-        "what": CONTROL,
-        "ranks": [place.ranks[0], len(place.ranks)],
-        "learners": place.learners,
-        "agreement": terms.agreement,
-        "address": listener.address,
-        "life": listener.hello.get("life", ""),
-        "session": 0,
-        "stays": False,
-        **more,
-    }
     while True:
         stop()
         left = max(0.01, deadline - wall_clock())
@@ -61,7 +61,7 @@ def find_coordinator(
             link = Link.connect(
                 address,
                 place.secret,
-                hello,
+                hello.said,
                 min(left, ASKED_SECONDS),
                 options=LinkOptions(terms.encrypt),
                 expected=identity(0 if other is None else other[1]),

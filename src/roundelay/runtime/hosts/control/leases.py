@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.runtime.base import Counts
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.messages import table
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views import PREFETCH, TRAINED
@@ -238,13 +238,13 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
     """Write what `counted` found, in addition to `base`, into the table of everybody's counts: all of it, or nothing.
 
     Raises:
-        KeyError, InvalidMessage: `found` is no such thing.
+        InvalidMessage: `found` is no such thing.
     """
-    values = {name: checks.table(found[name], table[list(ranks)]) for name, table in vars(counts).items()}
-    for name, table in vars(counts).items():
+    values = {name: table(found.get(name), one[list(ranks)]) for name, one in vars(counts).items()}
+    for name, one in vars(counts).items():
         for rank, value in zip(ranks, values[name], strict=True):
             before = 0 if base is None else vars(base)[name][rank]
-            table[rank] = np.maximum(before, value) if name == "stalest" else before + value
+            one[rank] = np.maximum(before, value) if name == "stalest" else before + value
 
 
 def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], list[int]] | None:

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.mean_transports.living_chain import ChainEnds
-from roundelay.runtime.hosts.terms import CHAIN, MIX, identity
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.terms import CHAIN, MIX, PeerHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions, LinkTimeout
@@ -40,7 +39,7 @@ class PeerLinks:
         self.hosts, self.host, self._patience, self.mixes = hosts, host, 2 * patience, mixes
         self._largest, self._encrypts = largest, encrypts
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
-        self._chains: dict[int, tuple[list[int], Link]] = {}  # by host, the newest of its own, and of which chain
+        self._chains: dict[int, tuple[tuple[int, int], Link]] = {}  # by host, the newest of its own, and of which chain
         self._past: list[Reading] = []  # of links of chains that are no more
         self._dialled: tuple[Sequence[Address], bytes, float] = ((), b"", 0.0)
         self._lock = threading.Lock()
@@ -58,16 +57,14 @@ class PeerLinks:
         return self._links[MIX]
 
     def _take(self, link: Link) -> None:
-        role, host = str(link.hello["what"]), link.hello.get("host")
-        later = range(self.host + 1, len(self.hosts))
-        number = link.hello.get("number")
-        if role == CHAIN and number is not None and type(host) is int and host in later:
-            self._renew(host, checks.wholes(number, 2), link)
-            return
-        if type(host) is not int or host not in (later[:1] if role == CHAIN else later if self.mixes else ()):
-            link.blame(f"comes for {role!r} as host {host!r}, which is not expected here")
-            return
-        self._add(role, host, link)
+        hello, later = PeerHello.of(link), range(self.host + 1, len(self.hosts))
+        number, mixes = hello.number if hello.what == CHAIN else None, later if self.mixes else ()
+        if hello.host not in (mixes if hello.what == MIX else later[:1] if number is None else later):
+            link.blame(f"comes for {hello.what!r} as host {hello.host}, which is not expected here")
+        elif number is not None:
+            self._renew(hello.host, number, link)
+        else:
+            self._add(hello.what, hello.host, link)
 
     def _add(self, role: str, host: int, link: Link) -> None:
         link.patience, link.largest = self._patience, self._largest
@@ -89,7 +86,7 @@ class PeerLinks:
                 link = Link.connect(
                     addresses[host],
                     secret,
-                    {"what": role, "host": self.host},
+                    PeerHello(role, self.host).said,
                     seconds,
                     options=LinkOptions(self._encrypts),
                     expected=identity(self.hosts[host][0]),
@@ -105,7 +102,7 @@ class PeerLinks:
         if not until(lambda: not missing(), seconds):
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
-    def _renew(self, host: int, number: list[int], link: Link) -> None:
+    def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
         """A link to a host for a chain in the place of another."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
@@ -123,7 +120,7 @@ class PeerLinks:
             TimeoutError: the one after does not come.
         """
         addresses, secret, seconds = self._dialled
-        deadline, number = wall_clock() + seconds, list(ends.number)
+        deadline, number = wall_clock() + seconds, ends.number
         before: Link | None = None
         while ends.before is not None and before is None:
             ends.check()
@@ -131,7 +128,7 @@ class PeerLinks:
                 before = Link.connect(
                     addresses[ends.before],
                     secret,
-                    {"what": CHAIN, "host": self.host, "number": number},
+                    PeerHello(CHAIN, self.host, ends.number).said,
                     self._patience,
                     options=LinkOptions(self._encrypts),
                     within=DIAL_SECONDS,
@@ -145,7 +142,7 @@ class PeerLinks:
 
         def come() -> bool:
             ends.check()
-            return ends.after is None or self._chains.get(ends.after, ([], None))[0] == number
+            return ends.after is None or self._chains.get(ends.after, (None, None))[0] == number
 
         if not until(come, seconds):
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for the link of host {ends.after}")

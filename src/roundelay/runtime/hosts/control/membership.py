@@ -11,16 +11,16 @@ from contextlib import suppress
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
-from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
 from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
-from roundelay.runtime.hosts.terms import HostTerms, differences, fingerprint
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.hosts.terms import HostTerms, JoinHello, differences, fingerprint
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
-from roundelay.runtime.hosts.transport.wire import Address, LinkError, Message
+from roundelay.runtime.hosts.transport.wire import BadFrame, LinkError
 from roundelay.runtime.launch.world import PLACES, HostPlace
+from roundelay.runtime.messages import Address, Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.coordination import activity
 
 GOODBYE_SECONDS = 5.0
@@ -113,16 +113,15 @@ class HostMembership:
         Raises:
             UserError: it is another run's; it is told why.
         """
-        hello, learners = monitored.link.hello, self._local_runtime.cluster.learners
+        learners = self._local_runtime.cluster.learners
         try:
-            first, count = checks.wholes(hello["ranks"], 2)
-            address, all_ = checks.address(hello["address"]), checks.whole(hello["learners"])
-            found = differences(self._terms.agreement, hello["agreement"])
-        except (KeyError, checks.InvalidMessage, RecursionError) as error:
-            monitored.link.blame(f"does not say which host it is ({error!r})")
+            hello = JoinHello.of(monitored.link)
+            found = differences(self._terms.agreement, hello.agreement)
+        except (BadFrame, RecursionError):
             monitored.close()
             return None
-        remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, address)
+        (first, count), all_ = hello.ranks, hello.learners
+        remote = RemoteHost(-1, tuple(range(first, first + min(count, learners))), monitored, hello)
         if all_ != learners:
             why = (
                 f"{learners} learners here, {all_} there: WORLD_SIZE, and {PLACES} where learners may join later, must "
@@ -139,14 +138,15 @@ class HostMembership:
             if not why:
                 self._heard(remote, message)
 
-        monitored.listen(handle, lambda reason: self.evict(remote, reason))
+        dialect = Dialect(*messages.MEMBERSHIP, *self._events.kinds, rank=learners - 1, row=learners)
+        monitored.listen(dialect, handle, lambda reason: self.evict(remote, reason))
         if why:
             raise self._refuse(remote, why)
-        remote.tell("common", numbers=self._local_runtime.common)
+        remote.tell(messages.Common(self._local_runtime.common))
         return remote
 
     def _refuse(self, remote: RemoteHost, why: str) -> UserError:
-        remote.tell("refused", why=why)
+        remote.tell(messages.HostRefused(why))
         until(lambda: remote.standing == "gone", 1.0)
         self.evict(remote, why)
         return UserError(f"the host of learners {', '.join(map(str, remote.ranks))} cannot take part: {why}.")
@@ -170,8 +170,8 @@ class HostMembership:
             with suppress(LinkError):
                 for name, vector in (copy or {}).items():
                     if name != "scalars":
-                        bulk.send_vector(remote.monitored, name, bulk.EVERYONE, vector)
-                remote.monitored.send("welcome", {"host": remote.host, "hosts": self.hosts, "integers": numbers})
+                        bulk.send_vector(remote.monitored, name, messages.EVERYONE, vector)
+                remote.monitored.say(messages.Welcome(remote.host, tuple(self.hosts), numbers))
 
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
@@ -202,7 +202,7 @@ class HostMembership:
         found = [("", 0)] * len(self.hosts)
         found[self._own] = self._router.listener.address
         for remote in self.all():
-            found[remote.host] = remote.address
+            found[remote.host] = remote.hello.address
         return found
 
     # What is going on -------------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class HostMembership:
 
     def who_waits(self) -> str:
         """A table of what every learner is doing, as far as it is known here."""
-        here, now = activity.report_activity(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
+        here, now = activity.HostActivity.of(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
         said[self._own] = activity.ReportedActivity(here, now)
         return activity.table(self._local_runtime.arena, list(zip(self.hosts, said, strict=True)))
@@ -231,7 +231,7 @@ class HostMembership:
             sent, received = traffic.get(host, (0, 0))
             found.append(
                 HostSeen(
-                    name=remote.address[0],
+                    name=remote.hello.address[0],
                     ranks=list(remote.ranks),
                     alive=remote.standing == "in",
                     heard_s=round(now - remote.monitored.heard, 3),
@@ -243,50 +243,44 @@ class HostMembership:
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """From the thread of that host's link."""
-        if message.kind == "piece":
-            if remote.standing != "in":
-                raise checks.InvalidMessage("a row from a host that does not take part")
-            bulk.take_piece(self._local_runtime.arena, message, remote.ranks)
-        elif message.kind == "replied":
-            if "integers" in message.header:
-                bulk.enter_integers(self._local_runtime.arena, remote.ranks, message.header["integers"])
-            remote.reached = checks.whole(message.header.get("reached", 0))
-            remote.replied.set()
-        elif message.kind == "built":
-            if checks.whole(message.header["parameters"]) != self._local_runtime.parameters:
-                raise ValueError(
-                    f"{message.header['parameters']} parameters there, {self._local_runtime.parameters} here"
-                )
-            remote.shards = tuple(checks.wholes(message.header.get("shards", []), low=-1))
-            remote.initial = checks.whole(message.header["initial"])
-        elif message.kind == "prepared":
-            with self.gate:
-                if remote.standing == "new":
-                    remote.standing = "ready"
-        elif message.kind == "state":
-            self._take_state(remote, message)
-        else:
-            self._events.message(remote, message)
+        match message:
+            case messages.Piece():
+                if remote.standing != "in":
+                    raise InvalidMessage("a row from a host that does not take part")
+                bulk.take_piece(self._local_runtime.arena, message, remote.ranks)
+            case messages.Replied():
+                if message.integers is not None:
+                    bulk.enter_integers(self._local_runtime.arena, remote.ranks, message.integers)
+                remote.reached = message.reached
+                remote.replied.set()
+            case messages.Built():
+                if message.parameters != self._local_runtime.parameters:
+                    raise InvalidMessage(
+                        f"{message.parameters} parameters there, {self._local_runtime.parameters} here"
+                    )
+                remote.shards, remote.initial = message.shards, message.initial
+            case messages.Prepared():
+                with self.gate:
+                    if remote.standing == "new":
+                        remote.standing = "ready"
+            case messages.HostState():
+                self._take_state(remote, message)
+            case _:
+                self._events.message(remote, message)
 
-    def _take_state(self, remote: RemoteHost, message: Message) -> None:
+    def _take_state(self, remote: RemoteHost, state: messages.HostState) -> None:
         """Take what a host says of its learners a few times a second."""
-        arena, found = self._local_runtime.arena, message.header
+        arena, ranks = self._local_runtime.arena, list(remote.ranks)
         with self.gate:
             if remote.standing != "in":
                 return
-            count, ranks = len(remote.ranks), list(remote.ranks)
-            said, doing = checks.mapping(found["said"]), checks.listed(checks.mapping(found["said"])["doing"], 3)
-            said = {
-                name: checks.wholes(said[name], count, -checks.BOUND) for name in activity.TABLES if name != "doing"
-            }
-            said["doing"] = [checks.wholes(one, count, -checks.BOUND) for one in doing]
-            steps, alive = checks.wholes(found["steps"], count), checks.wholes(found["alive"], count, stop=2)
-            ready = checks.wholes(found["ready"])
-            remote.said = activity.ReportedActivity(said, activity.milliseconds())
-            arena.optimizer.steps[ranks] = steps
-            arena.row_versions.versions[ranks] = said["versions"]  # for the time it is lost
-            arena.liveness.mark(ranks, alive)
-            remote.ready = [rank for rank in ready if rank in remote.ranks]
+            if {*state.said.learners, len(state.steps), len(state.alive)} != {len(ranks)}:
+                raise InvalidMessage(f"a state that is not of the {len(ranks)} learners of a host")
+            remote.said = activity.ReportedActivity(state.said, activity.milliseconds())
+            arena.optimizer.steps[ranks] = state.steps
+            arena.row_versions.versions[ranks] = state.said.versions  # for the time it is lost
+            arena.liveness.mark(ranks, state.alive)
+            remote.ready = [rank for rank in state.ready if rank in remote.ranks]
 
     def evict(self, remote: RemoteHost, reason: str) -> None:
         """A host is lost."""
@@ -321,10 +315,10 @@ class HostMembership:
             if now == self._told:
                 return
             self._told, self._generation = now, self._generation + 1
-        alive, where = self._local_runtime.arena.liveness.alive.tolist(), self.addresses()
+        alive, where = tuple(self._local_runtime.arena.liveness.alive.tolist()), tuple(self.addresses())
         self._events.moved(where, self.hosts)
         for remote in self.inside():
-            remote.tell("living", generation=self._generation, alive=alive, addresses=where, hosts=self.hosts)
+            remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts)))
 
     def _come_back(self, monitored: MonitoredLink) -> None:
         """A host comes that was lost, or is not missed yet."""
@@ -343,7 +337,7 @@ class HostMembership:
                     "the same command on all hosts goes on with all of them",
                 )
             self.hosts += [remote.ranks] if new else []
-            remote.host, remote.late = self.hosts.index(remote.ranks), monitored.link.hello.get("stays") is not True
+            remote.host, remote.late = self.hosts.index(remote.ranks), not remote.hello.stays
             if remote.host in self._remotes:
                 self.evict(self._remotes[remote.host], "it was started again")
             if not remote.late:  # it has all it needs
@@ -353,7 +347,7 @@ class HostMembership:
 
     # Questions --------------------------------------------------------------------------------------------------------
 
-    def ask(self, kind: str, what: str, **header: object) -> list[RemoteHost]:
+    def ask(self, message: Message, what: str) -> list[RemoteHost]:
         """Ask all hosts that take part, and wait for their replies; who gave one.
 
         Raises:
@@ -362,7 +356,7 @@ class HostMembership:
         asked = self.inside()
         for remote in asked:
             remote.replied.clear()
-            remote.tell(kind, **header)
+            remote.tell(message)
         for remote in asked:
             self._wait(remote, what)
         return [remote for remote in asked if remote.standing == "in"]
@@ -378,7 +372,7 @@ class HostMembership:
         """Tell all hosts that the run has ended: well, for a reason, or because a signal of this name was heard; let
         the links go. Safe to call twice."""
         for remote in self.all():
-            remote.tell("end", why=why, signal=signal)
+            remote.tell(messages.End(why, signal))
         until(lambda: not self.all(), min(GOODBYE_SECONDS, self._terms.host_patience))
         for remote in self.all():
             self.evict(remote, "the run has ended")

@@ -7,6 +7,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import ended_by_death
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.membership import HostMembership
+from roundelay.runtime.hosts.control.messages import Give, Load
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
@@ -44,7 +45,7 @@ class Mirrors:
         wanted = [name for name in names if name in self._stale]
         if wanted:
             laid_out = self._lay_out([name for name in wanted if name in self._alike])
-            self._hosts.ask("give", "what its learners' rows are", names=wanted, laid_out=laid_out)
+            self._hosts.ask(Give(tuple(wanted), laid_out), "what its learners' rows are")
             self._stale.difference_update(wanted)
         if self._needs_all and self._hosts.lost:
             gone, (why, otherwise) = self._hosts.lost[0], ended_by_death(self._strategy)
@@ -72,7 +73,7 @@ class Mirrors:
             except LinkError:
                 continue  # it is lost, as will be noticed
         numbers = bulk.integers(self._arena, range(self._arena.layout.learners))
-        self._hosts.ask("load", "that it has loaded a state", integers=numbers)
+        self._hosts.ask(Load(numbers), "that it has loaded a state")
         self._stale.clear()
 
 

@@ -3,12 +3,14 @@
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from roundelay.runtime.base import Cluster, Joined, LearnerDied, Lost, Traffic
-from roundelay.runtime.hosts.transport import checks
+from roundelay.runtime.base import Cluster, LearnerDied
+from roundelay.runtime.hosts.control.messages import HostAnswer
+from roundelay.runtime.hosts.terms import JoinHello
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
-from roundelay.runtime.hosts.transport.wire import Address, LinkError
+from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination.activity import ReportedActivity
 from roundelay.runtime.procs.memory.arena import Arena
@@ -56,58 +58,6 @@ class LocalLearners(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class HostAnswer:
-    """A host's report at the end of a part of a segment, of all the segment so far. `problem` is "", "died" (learner
-    `rank`), "timeout" or "error"; `text` is for people."""
-
-    problem: str = ""
-    text: str = ""
-    rank: int = -1
-    redrawn: int = 0
-    lost: tuple[Lost, ...] = ()
-    joined: tuple[Joined, ...] = ()
-    traffic: tuple[Traffic, ...] = ()
-
-    @classmethod
-    def read(cls, said: dict[str, Any], rows: int) -> "HostAnswer":
-        """From a message of a host, in a run that has so many rows.
-
-        Raises:
-            KeyError, InvalidMessage: it is none.
-        """
-        if said["problem"] not in ("", "died", "timeout", "error"):
-            raise checks.InvalidMessage(f"{said['problem']!r} is no problem that is known here")
-        return cls(
-            said["problem"],
-            checks.text(said["text"]),
-            checks.whole(said["rank"], -1, rows),
-            checks.whole(said["redrawn"]),
-            tuple(_lost(one, rows) for one in checks.listed(said["lost"])),
-            tuple(_joined(one, rows) for one in checks.listed(said["joined"])),
-            tuple(_traffic(one, rows) for one in checks.listed(said["traffic"])),
-        )
-
-
-def _lost(said: Any, rows: int) -> Lost:
-    said = checks.mapping(said)
-    torn = tuple(checks.wholes(said["torn"], stop=rows))
-    return Lost(checks.whole(said["rank"], stop=rows), checks.text(said["reason"]), bool(said["replaced"]), torn)
-
-
-def _joined(said: Any, rows: int) -> Joined:
-    said = checks.mapping(said)
-    copied = said["copied"]
-    return Joined(checks.whole(said["rank"], stop=rows), None if copied is None else checks.whole(copied, stop=rows))
-
-
-def _traffic(said: Any, rows: int) -> Traffic:
-    said = checks.mapping(said)
-    host, peer = (checks.whole(said[name], stop=rows) for name in ("host", "peer"))
-    sent, received = (checks.whole(said[name]) for name in ("sent_bytes", "received_bytes"))
-    return Traffic(host, peer, sent, received, checks.seconds(said["waited_s"]))
-
-
 @dataclass
 class RemoteHost:
     """Another host: what it has said of itself, and what it was told."""
@@ -115,7 +65,7 @@ class RemoteHost:
     host: int
     ranks: tuple[int, ...]
     monitored: MonitoredLink
-    address: Address  # where it listens
+    hello: JoinHello
     standing: Standing = "new"
     busy: bool = False  # a part of a segment runs there
     began: int = 0  # the last segment it has taken part in
@@ -130,12 +80,12 @@ class RemoteHost:
     reached: int = 0  # the round its furthest learner has begun, when it was asked
     replied: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, kind: str, **header: Any) -> bool:
+    def tell(self, message: Message) -> bool:
         """Say something, unless it is gone."""
         if self.standing == "gone":
             return False
         try:
-            self.monitored.send(kind, header)
+            self.monitored.say(message)
         except LinkError:
             return False
         return True

@@ -8,7 +8,7 @@ Legend: P parameters.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
-from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, fraction, integer, largest
+from roundelay.runtime.hosts.exchange.messages import ExchangeMessage, ExchangeTerms, FetchMessage, RowReply, largest
 from roundelay.runtime.hosts.exchange.row_format import (
     Buffer,
     Fragment,
@@ -29,7 +29,9 @@ from roundelay.runtime.hosts.exchange.row_format import (
 )
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
-from roundelay.runtime.hosts.transport.wire import LinkClosed, Message
+from roundelay.runtime.hosts.transport.wire import BadFrame, LinkClosed
+from roundelay.runtime.messages import Message
+from roundelay.runtime.procs.coordination.outbox import Gathering
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 
@@ -39,11 +41,10 @@ TO_CHECK_OUT = 0.5
 
 @dataclass(frozen=True)
 class Carried:
-    """An exchange that has been made: versions of both rows afterwards, and the header of the reply."""
+    """An exchange that has been made: the version of this row afterwards, and the reply."""
 
     version: int
-    theirs: int
-    header: Mapping[str, Any]
+    reply: RowReply
 
 
 @final
@@ -80,29 +81,33 @@ class RowCarrier:
         """
         parameters = self._layout.parameters
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):  # for the links and the room
-            reply = self._read(peer, {}, 4 * parameters)
+            reply = self._read(FetchMessage(self._next(), peer), 4 * parameters)
             if reply is None:
                 return None
-            version = integer(reply, "version")
             for out, x in zip(Fragment.whole(parameters).parts(into), self._found.vectors(parameters), strict=True):
                 out.copy_(x)
-            return version
+            return reply.version
 
-    def ask(self, peer: int, header: dict[str, Any]) -> Mapping[str, Any] | None:
-        """The reply of the host of row `peer` to a question, which changes no row; None: nobody is there.
+    def ask(self, peer: int, gather: Gathering, comes: bool = False) -> RowReply | None:
+        """The reply of the host of row `peer` to a question about a gathering, or to one who `comes` to it with
+        nothing; None: nobody is there.
 
         Raises:
             LinkError, TimeoutError: no reply.
         """
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):
-            reply = self._read(peer, header, 0)
-            return None if reply is None else reply.header
+            return self._read(FetchMessage(self._next(), peer, gather, comes), 0)
 
-    def _read(self, peer: int, header: dict[str, Any], expected: int) -> Message | None:
+    def _read(self, message: FetchMessage, expected: int) -> RowReply | None:
         state = ExchangeState(Role.READER)
         state.take(Event.ASK)
-        reply = self._talk(state, peer, {"peer": peer, **header}, (), expected)
-        return reply if state.state is State.COMMITTED else None
+        reply = self._talk(state, message, (), expected)
+        return reply if isinstance(reply, RowReply) else None
+
+    def _next(self) -> int:
+        """The number of the next message."""
+        self._number += 1
+        return self._number
 
     def exchange(
         self,
@@ -110,7 +115,7 @@ class RowCarrier:
         private: Sequence[Tensor],
         wanted: Callable[[], bool],
         look: Callable[[], None] = lambda: None,
-        header: Mapping[str, Any] | None = None,
+        gather: Gathering | None = None,
     ) -> Carried | None:
         """Carry the row to `terms.peer` and apply what comes back. None: nothing has come of it. From any thread: one
         at a time.
@@ -119,7 +124,7 @@ class RowCarrier:
             private: vectors (P,) of the learner that the rule takes.
             wanted: asked under the row's lock; may the row still be sent, or changed?
             look: called while this waits for the row; whatever it raises ends the wait.
-            header: goes with the message.
+            gather: the gathering to which the learner comes by it.
 
         Raises:
             LinkError, TimeoutError: nothing has come of it either.
@@ -138,8 +143,8 @@ class RowCarrier:
                 payload = [self._sent.filled(terms.fragment.size, terms.codec)]
                 payload += [] if terms.report else map(_bytes, private)
                 expected = terms.vector_bytes if terms.returns else 0
-                reply = self._talk(self._state, terms.peer, {**terms.header, **(header or {})}, payload, expected)
-                if self._state.state is not State.REPLIED:
+                reply = self._talk(self._state, terms.message(self._next(), gather=gather), payload, expected)
+                if self._state.state is not State.REPLIED or not isinstance(reply, RowReply):
                     return None
                 return self._apply(lease, terms, private, wanted, reply, seen)
             finally:
@@ -175,12 +180,12 @@ class RowCarrier:
         terms: ExchangeTerms,
         private: Sequence[Tensor],
         wanted: Callable[[], bool],
-        reply: Message,
+        reply: RowReply,
         seen: int,
     ) -> Carried | None:
-        row, theirs = self._row, integer(reply, "version")
-        age = None if terms.since is None else integer(reply, "age")
-        share = None if terms.decay is None else fraction(reply, "share")
+        row, age, share = self._row, reply.age, reply.share
+        if (age is None) != (terms.since is None) or (share is None) != (terms.decay is None):
+            raise BadFrame("a reply without the age or the share that the rule takes")
         self._until = time.monotonic() + self._network.patience
         with row.lock:
             if not self._is_back(lease) or not wanted():
@@ -198,7 +203,7 @@ class RowCarrier:
                 take_centre(row, private[0], self._sent, self._found, untouched)
             row.end()
             self._state.take(Event.APPLY)
-            return Carried(row.version, theirs, reply.header)
+            return Carried(row.version, reply)
 
     def _is_back(self, lease: int) -> bool:
         """The row is not in flight under `lease` any more; False if it was over before. Giving up needs no lock
@@ -222,13 +227,15 @@ class RowCarrier:
         self.links.cut(self._network.home(peer))
 
     def _talk(
-        self, state: ExchangeState, peer: int, header: dict[str, Any], payload: Sequence[memoryview], expected: int
+        self,
+        state: ExchangeState,
+        message: ExchangeMessage | FetchMessage,
+        payload: Sequence[memoryview],
+        expected: int,
     ) -> Message:
-        self._number += 1
-        message = Outgoing({"n": self._number, **header}, payload, self._found.view, expected)
-        return self.links.talk(
-            self._network.home(peer), state, message, self._network.patience, partial(self.look_at, peer)
-        )
+        home, look = self._network.home(message.peer), partial(self.look_at, message.peer)
+        outgoing = Outgoing(message, payload, self._found.view, expected)
+        return self.links.talk(home, state, outgoing, self._network.patience, look)
 
     def _lives(self, row: int) -> bool:
         return row == self._layout.learners or bool(self.alive[row])

@@ -30,22 +30,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import final
 
 from torch import Tensor
 
-from roundelay.algorithms.codecs import codec_named
 from roundelay.core.codec import FP32
-from roundelay.core.flat import VectorFragment
+from roundelay.core.flat import WHOLE
 from roundelay.runtime.hosts.exchange.carrier import RowCarrier
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
-from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, integer
-from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
+from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
-from roundelay.runtime.procs.coordination.outbox import LEFT_OUT, read_text
+from roundelay.runtime.procs.coordination.outbox import BY_RUN, LEFT_OUT, Gathering, PeerRequest, read_request
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
@@ -169,13 +168,15 @@ class LearnerChannel:
         """The answer to a request: the version of the peer's row; None: nothing has come of it."""
         traffic, started, version = LinkTraffic(), time.monotonic(), None
         try:
-            request = read_text(self._arena, self._rank)
-            if not request:  # a learner that has just begun
+            request = read_request(self._arena, self._rank)
+            if request.peer == NONE:  # a learner that has just begun
                 return None
-            traffic = self._counts.setdefault(self._network.home(request["peer"]), traffic)
+            traffic = self._counts.setdefault(self._network.home(request.peer), traffic)
             traffic.exchanges += 1
-            perform = self._gather if "gather" in request else self._fetch if "into" in request else self._exchange
-            version = perform(number, request)
+            if request.gather is not None:
+                version = self._gather(number, request, request.gather)
+            else:
+                version = (self._fetch if request.into else self._exchange)(number, request)
         except (LinkError, TimeoutError):
             pass
         except Exception:
@@ -184,31 +185,26 @@ class LearnerChannel:
         traffic.lost += version is None
         return version
 
-    def _fetch(self, number: int, request: dict[str, Any]) -> int | None:
-        return self.carrier.fetch(request["peer"], self._arena.vector(request["into"], self._rank))
+    def _fetch(self, number: int, request: PeerRequest) -> int | None:
+        return self.carrier.fetch(request.peer, self._arena.vector(request.into, self._rank))
 
-    def _terms(self, request: dict[str, Any]) -> tuple[ExchangeTerms, list[Tensor]]:
+    def _terms(self, request: PeerRequest) -> tuple[ExchangeTerms, list[Tensor]]:
         """The terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
-        private = [self._arena.vector(name, self._rank) for name in request["private"]]
-        whole, report = Fragment.whole(self._client.layout.parameters), "report" in request
-        peer, rule, since = request["peer"], request["rule"], request["since"]
-        beside, along = tuple(request.get("report", ())), tuple(request.get("along", ()))
-        decay = tuple(request["decay"]) if "decay" in request else None
-        about: dict[str, Any] = {"report": report, "beside": beside, "along": along, "decay": decay}
-        return ExchangeTerms(peer, rule, whole, FP32, len(private), since, **about), private
+        private = [self._arena.vector(name, self._rank) for name in request.private]
+        return ExchangeTerms.asked_for(request, self._client.layout), private
 
-    def _exchange(self, number: int, request: dict[str, Any]) -> int | None:
+    def _exchange(self, number: int, request: PeerRequest) -> int | None:
         row_format, (terms, private) = self._client.row_format, self._terms(request)
         if not terms.mutual:
             return self._carry(number, terms, private)
-        if "part" in request:
-            part = replace(terms.fragment, part=VectorFragment(*request["part"]))
+        if request.part != WHOLE:
+            part = replace(terms.fragment, part=request.part)
             if not part.size:
                 return None
             terms = terms.carried(part, FP32, True)
         elif terms.simple:
-            by_run = "codec" not in request
-            codec = row_format.codec if by_run else codec_named(request["codec"], memory=request["memory"])
+            by_run = request.memory == BY_RUN
+            codec = row_format.codec if by_run else replace(request.wire, memory=request.memory)
             terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)
         version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
         self._turn += version is not None
@@ -217,26 +213,25 @@ class LearnerChannel:
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
         """Exchange with a row of higher rank, or with the centre."""
         carried = self.carrier.exchange(terms, private, partial(self._is_wanted, number))
-        return None if carried is None else carried.theirs
+        return None if carried is None else carried.reply.version
 
-    def _gather(self, number: int, request: dict[str, Any]) -> int | None:
+    def _gather(self, number: int, request: PeerRequest, gather: Gathering) -> int | None:
         """Come to a gathering of the host that has the centre, and wait there until it is closed."""
-        about: dict[str, Any] = {"gather": request["gather"]}
         version, wanted = LEFT_OUT, partial(self._is_wanted, number)
-        said: Mapping[str, Any] | None
-        if "rule" in request:
+        said: RowReply | None
+        if request.rule is not None:
             terms, private = self._terms(request)
-            carried = self.carrier.exchange(terms, private, wanted, header=about)
+            carried = self.carrier.exchange(terms, private, wanted, gather=gather)
             if carried is None:
                 return None
-            said = carried.header
-            version = carried.theirs if said.get("counts") else LEFT_OUT
+            said = carried.reply
+            version = said.version if said.counts else LEFT_OUT
         else:
-            said = self.carrier.ask(request["peer"], {**about, "comes": True})
-        while said is not None and said.get("waits"):
+            said = self.carrier.ask(request.peer, gather, comes=True)
+        while said is not None and said.waits:
             if not wanted():
                 return None
-            said = self.carrier.ask(request["peer"], about)
+            said = self.carrier.ask(request.peer, gather)
         return None if said is None else version
 
     def _ask_lower(self, number: int, terms: ExchangeTerms) -> int | None:
@@ -247,10 +242,11 @@ class LearnerChannel:
             self._request = asked, peer, number
             state.take(Event.ASK)
         try:
-            message, patience = Outgoing({"n": asked, **terms.header}), TO_BE_DONE * self._network.patience
+            message = Outgoing(terms.message(asked, RequestMessage))
+            patience = TO_BE_DONE * self._network.patience
             look = partial(self.carrier.look_at, peer)
             reply = self._requests.talk(self._network.home(peer), state, message, patience, look)
-            return integer(reply, "version") if state.state is State.COMMITTED else None
+            return reply.version if isinstance(reply, DoneReply) else None
         finally:
             with self._gate:
                 state.offer(Event.GIVE_UP)

@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, OutOfTurn, Role
-from roundelay.runtime.hosts.terms import EXCHANGE, identity
+from roundelay.runtime.hosts.exchange.messages import (
+    REPLY_DIALECT,
+    AgainMessage,
+    ExchangeMessage,
+    FetchMessage,
+    SettledMessage,
+)
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn, Role
+from roundelay.runtime.hosts.terms import ExchangeHello, identity
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import (
     LONGEST_PAUSE,
@@ -21,9 +27,9 @@ from roundelay.runtime.hosts.transport.wire import (
     LinkError,
     LinkOptions,
     LinkTimeout,
-    Message,
     Tampered,
 )
+from roundelay.runtime.messages import Message
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
@@ -87,13 +93,13 @@ class Outgoing:
     """A message in each form it may be sent in, and room for the reply.
 
     Args:
-        header: of the first message; `again` repeats its number `n` only.
+        message: the first; `again` repeats its number only.
         payload: of the first message.
         into: room for a payload of the reply.
         expected: bytes of the payload of a reply that is a row.
     """
 
-    header: dict[str, Any]
+    message: ExchangeMessage | FetchMessage
     payload: Sequence[memoryview] = ()
     into: memoryview = memoryview(b"")
     expected: int = 0
@@ -152,12 +158,13 @@ class LearnerLinks:
                 traffic.received_bytes += link.received_bytes - before[1]
 
     def _once(self, link: Link, state: ExchangeState, message: Outgoing, deadline: float) -> Message:
-        word, header, payload = state.word, message.header, message.payload
+        word = state.word
         state.take(Event.SEND)
         if word == Event.AGAIN.value:
-            header, payload = {"n": header["n"]}, ()
-        link.send(word, header, payload)
-        reply = link.receive(max(0.0, deadline - time.monotonic()), into=message.into)
+            link.say(AgainMessage(message.message.n))
+        else:
+            link.say(message.message, message.payload)
+        reply = link.hear(REPLY_DIALECT, max(0.0, deadline - time.monotonic()), into=message.into)
         if len(reply.payload) != message.expected * (reply.kind == Event.ROW.value):
             raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
         try:
@@ -169,7 +176,7 @@ class LearnerLinks:
     def _settle(self, link: Link, message: Outgoing) -> None:
         """Let the server forget its reply, which is here. If it does not hear this, it hears of the next exchange."""
         with suppress(LinkError):
-            link.send(SETTLED, {"n": message.header["n"]})
+            link.say(SettledMessage(message.message.n))
 
     def _link(self, host: int, deadline: float) -> Link:
         """The link to `host`: the one there is, or a new one."""
@@ -182,18 +189,12 @@ class LearnerLinks:
             address, left = network.addresses.get(host), deadline - time.monotonic()
             if address is None or network.closing or left <= 0:
                 raise LinkClosed(f"host {host} is not there")
-            hello = {
-                "what": EXCHANGE,
-                "host": network.host,
-                "rank": self._rank,
-                "life": network.life,
-                "requests": self._requests,
-            }
+            hello = ExchangeHello(network.host, self._rank, network.life, self._requests)
             try:
                 link = Link.connect(
                     address,
                     network.secret,
-                    hello,
+                    hello.said,
                     network.patience,
                     LinkOptions(network.encrypts, self._largest, network.rejected),
                     min(left, ATTEMPT_SECONDS),

@@ -1,32 +1,119 @@
-"""Headers of the messages of exchanges: written by clients, checked and read by servers.
+"""Messages of exchanges: written by clients, checked and read by servers; and their replies.
 
 Legend: P parameters.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from typing import Any, Self, final
 
 from torch import Tensor
 
 from roundelay.algorithms.averaging import shares_of
-from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.rules import REPORTS, find
 from roundelay.core.codec import FP32, Codec
-from roundelay.core.effects import Exchange, Gather, Quorum, Rule
-from roundelay.core.flat import WHOLE, VectorFragment
+from roundelay.core.effects import Exchange, Gather, Rule
+from roundelay.core.flat import WHOLE
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
-from roundelay.runtime.hosts.transport.wire import BadFrame, Message
+from roundelay.runtime.messages import Dialect, Integer, InvalidMessage, Message, RowNumber
+from roundelay.runtime.procs.coordination.outbox import BY_RUN, ExchangeFacts, Factor, Gathering, PeerRequest
 from roundelay.runtime.procs.memory.arena import Arena, Layout
-
-LARGEST_NUMBER = 1 << 62
-"""Beyond all numbers of requests and versions."""
+from roundelay.strategies.base import Strategy
 
 
-class Senseless(Exception):
-    """A message that no client of ours sends."""
+class ExchangeMessage(ExchangeFacts, kind="exchange"):
+    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`.
+
+    Attributes:
+        n: number of the message, as the asker counts.
+        chunks: the first chunk of the row that takes part, and the one behind the last.
+        private: number of private vectors, which come behind the row.
+        gather: the gathering to which the learner comes by this exchange.
+    """
+
+    _: KW_ONLY
+    n: int
+    peer: RowNumber
+    chunks: tuple[int, int]
+    private: int = 0
+    asked: int | None = None
+    mass: float = 0.0
+    gather: Gathering | None = None
+
+
+class RequestMessage(ExchangeMessage, kind="request"):
+    """An exchange is to be made by the client of a lower rank."""
+
+
+class FetchMessage(Message, kind="fetch"):
+    """A row is to be sent; or, with a gathering, to be said whether the learner may go on from that, or `comes` to it
+    with nothing."""
+
+    n: int
+    peer: RowNumber
+    gather: Gathering | None = None
+    comes: bool = False
+
+
+class AgainMessage(Message, kind="again"):
+    """A question for what became of the exchange of this number."""
+
+    n: int
+
+
+class SettledMessage(Message, kind="settled"):
+    """The reply to the exchange of this number has come, so the server may forget it."""
+
+    n: int
+
+
+class Reply(Message):
+    """A reply of a server to the message of number `n`."""
+
+    n: int
+
+
+class RowReply(Reply, kind="row"):
+    """A row comes back, or was changed.
+
+    Attributes:
+        version: of the visited row, as it is now; 0 where a learner only asks whether it is to wait.
+        age: of it, for rules that take one.
+        share: of the row of the learner that asked, where rows are weighed.
+        counts: what came to a gathering does.
+        waits: the learner is to wait for others at the gathering.
+    """
+
+    version: Integer
+    age: Integer | None = None
+    share: Factor | None = None
+    counts: bool = False
+    waits: bool = False
+
+
+class DoneReply(Reply, kind="done"):
+    """A request was carried out; the version of the row that has travelled."""
+
+    version: Integer
+
+
+class GoneReply(Reply, kind="gone"):
+    """Nothing has come of it."""
+
+
+class UnknownReply(Reply, kind="unknown"):
+    """The exchange never came."""
+
+
+REPLY_DIALECT = Dialect(RowReply, DoneReply, GoneReply, UnknownReply)
+
+
+def asked_by(layout: Layout) -> Dialect:
+    """Return the messages that a server understands."""
+    kinds = ExchangeMessage, RequestMessage, FetchMessage, AgainMessage, SettledMessage
+    return Dialect(*kinds, row=layout.rows - 1)
 
 
 @final
@@ -49,8 +136,7 @@ class ExchangeTerms:
             the one and then those of the other.
         decay: factors on the masses of the row of the learner that asked and of the other, where the rule weighs rows.
         mass: of the row that travels, when it was sent.
-        by_run: the run has chosen the codec, so each end remembers by itself what it leaves out; else the strategy has,
-            and the codec's memory is a vector of its own.
+        by_run: the run has chosen the codec; else the strategy has, and the codec's memory is a vector of its own.
     """
 
     peer: int
@@ -90,23 +176,44 @@ class ExchangeTerms:
         """The terms of the exchange that learner `asker` asks for by request number `asked`: its row is visited."""
         return replace(self, peer=asker, asked=asked)
 
-    @property
-    def header(self) -> dict[str, Any]:
-        """For a message."""
-        return {
-            "peer": self.peer,
-            "rule": self.rule,
-            "since": self.since,
-            "private": self.private,
-            "wire": self.codec.name,
-            "chunks": [self.fragment.first, self.fragment.stop],
-            **({} if self.asked is None else {"asked": self.asked}),
-            **({} if self.by_run else {"memory": self.codec.memory}),
-            **({"report": list(self.beside)} if self.report else {}),
-            **({"along": list(self.along)} if self.along else {}),
-            **({"decay": list(self.decay), "mass": self.mass} if self.decay is not None else {}),
-            **({"part": list(astuple(self.fragment.part))} if self.fragment.part != WHOLE else {}),
-        }
+    @classmethod
+    def asked_for(cls, request: PeerRequest, layout: Layout) -> Self:
+        """The terms that a learner of this host asks for, of a whole row in full precision."""
+        whole, private, report = Fragment.whole(layout.parameters), len(request.private), request.report
+        return cls(
+            request.peer,
+            request.rule or {},
+            whole,
+            FP32,
+            private,
+            request.since,
+            report=report is not None,
+            beside=report or (),
+            along=request.along,
+            decay=request.decay,
+        )
+
+    def message(
+        self, n: int, kind: type[ExchangeMessage] = ExchangeMessage, gather: Gathering | None = None
+    ) -> ExchangeMessage:
+        """The message of number `n` that says these terms."""
+        return kind(
+            self.rule,
+            self.since,
+            self.codec,
+            BY_RUN if self.by_run else self.codec.memory,
+            self.beside if self.report else None,
+            self.along,
+            self.decay,
+            self.fragment.part,
+            n=n,
+            peer=self.peer,
+            chunks=(self.fragment.first, self.fragment.stop),
+            private=self.private,
+            asked=self.asked,
+            mass=self.mass,
+            gather=gather,
+        )
 
     @property
     def vector_bytes(self) -> int:
@@ -157,186 +264,96 @@ class ExchangeTerms:
         return rule if self.asked is None else swapped(rule)
 
     @classmethod
-    def read(cls, message: Message, layout: Layout, strategy: Any = None) -> Self:
+    def read(cls, message: ExchangeMessage, layout: Layout, strategy: Strategy | None = None) -> Self:
         """The terms that a message says, all of them checked; `strategy` is the run's.
 
         Raises:
-            Senseless: no client of ours says that.
+            InvalidMessage: no client of ours says that.
         """
-        header, since, asked = message.header, None, None
-        private = whole_number(header, "private", 1 + len(layout.memory))
-        if header.get("since") is not None:
-            since = whole_number(header, "since", LARGEST_NUMBER)
-        if header.get("asked") is not None:
-            asked = whole_number(header, "asked", LARGEST_NUMBER)
-        all_, ends, wire = Fragment.whole(layout.parameters), header.get("chunks"), header.get("wire")
-        if not isinstance(ends, list) or len(ends) != 2 or not isinstance(wire, str) or wire not in CODECS:
-            raise Senseless("neither a part of the row nor a codec")
-        memory, by_run = header.get("memory", ""), "memory" not in header
-        if memory not in ("", *layout.memory):
-            raise Senseless("a memory that learners have not")
-        first, stop = (whole_number({"end": end}, "end", all_.stop + 1) for end in ends)
-        if not first < stop:
-            raise Senseless("an empty part of the row")
-        fragment = Fragment(first, stop, layout.parameters, read_part(header))
+        memory, by_run, report = message.memory, message.memory == BY_RUN, message.report
+        if memory not in (BY_RUN, "", *layout.memory):
+            raise InvalidMessage("a memory that learners have not")
+        (first, stop), part = message.chunks, message.part
+        if not first < stop <= Fragment.whole(layout.parameters).stop or not part.number < part.of:
+            raise InvalidMessage("no part of the row")
+        fragment = Fragment(first, stop, layout.parameters, part)
         if not fragment.size:
-            raise Senseless("an empty part of the row")
+            raise InvalidMessage("an empty part of the row")
+        if message.private > len(layout.memory):
+            raise InvalidMessage("more private vectors than learners have")
         terms = cls(
-            whole_number(header, "peer", layout.rows),
-            header.get("rule", {}),
+            message.peer,
+            message.rule or {},
             fragment,
-            codec_named(wire, memory=memory),
-            private,
-            since,
-            asked,
+            replace(message.wire, memory="" if by_run else memory),
+            message.private,
+            message.since,
+            message.asked,
             by_run,
-            "report" in header,
-            names_among(header.get("report", []), layout.centre_memory),
-            names_among(header.get("along", []), layout.memory),
-            *_read_weights(header, layout),
+            report is not None,
+            names_among(report or (), layout.centre_memory),
+            names_among(message.along, layout.memory),
+            message.decay,
+            0.0 if message.decay is None else message.mass,
         )
         if terms.report:
             terms.check_report(layout)
+        if terms.decay is not None and (not layout.weighed or terms.peer == layout.learners):
+            raise InvalidMessage("weights of rows that have none")
         if fragment.part != WHOLE and not terms.simple:
-            raise Senseless("a part of what goes whole")
+            raise InvalidMessage("a part of what goes whole")
         if terms.along and (not terms.mutual or terms.peer == layout.learners):
-            raise Senseless("vectors of both learners, where there is but one")
-        if (not terms.simple and not terms.codec.exact) or (not terms.mutual and asked is not None):
-            raise Senseless("private vectors or an age where only two rows are allowed")
-        vectors = 0 if terms.report else private
-        payload = terms.vector_bytes + 4 * fragment.size * vectors if message.kind == "exchange" else 0
+            raise InvalidMessage("vectors of both learners, where there is but one")
+        if (not terms.simple and not terms.codec.exact) or (not terms.mutual and terms.asked is not None):
+            raise InvalidMessage("private vectors or an age where only two rows are allowed")
+        vectors = 0 if terms.report else terms.private
+        travels = not isinstance(message, RequestMessage)
+        payload = terms.vector_bytes + 4 * fragment.size * vectors if travels else 0
         if len(message.payload) != payload:
-            raise Senseless(f"{len(message.payload)} bytes, where {payload} are due")
+            raise InvalidMessage(f"{len(message.payload)} bytes, where {payload} are due")
         try:
             terms.applied(strategy=strategy)
         except ValueError as error:
-            raise Senseless(str(error)) from error
+            raise InvalidMessage(str(error)) from error
         return terms
 
     def check_report(self, layout: Layout) -> None:
         """
         Raises:
-            Senseless: this is no report to the centre.
+            InvalidMessage: this is no report to the centre.
         """
         named = self.rule.get("name") if isinstance(self.rule, Mapping) else None
         if self.peer != layout.learners or self.private != 1 or not isinstance(named, str) or named not in REPORTS:
-            raise Senseless("what lies beside the centre is for reports to it")
+            raise InvalidMessage("what lies beside the centre is for reports to it")
 
 
-def read_gather(header: Mapping[str, Any], layout: Layout, give: Exchange | None, strategy: Any) -> Gather:
-    """The gathering to which a learner elsewhere comes, or waits in, by what a message says of it.
+def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy: Strategy | None) -> Gather:
+    """The gathering to which a learner elsewhere comes, or waits in.
 
     Args:
         give: what it gives, if anything.
 
     Raises:
-        Senseless: no client of ours says that.
+        InvalidMessage: no client of ours says that.
     """
-    said = header["gather"]
-    if not isinstance(said, Mapping):
-        raise Senseless("no gathering")
+    beside = names_among(said.beside, layout.centre_memory)
     try:
-        quorum, beside = Quorum(**said["quorum"]), names_among(said["beside"], layout.centre_memory)
-        close = Exchange(layout.learners, find(said["close"], len(beside), False, strategy), theirs=beside)
-        norm, loss = (math.nan if said[name] is None else float(said[name]) for name in ("norm", "loss"))
-        gather = Gather(quorum, give, close, said["last"] is True, norm, loss)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Senseless(f"no gathering: {error!r}") from error
-    numbers = (quorum.needed, quorum.spread, quorum.grace or 0, quorum.guard or 0)
-    if not all(isinstance(number, int | float) and 0 <= number < LARGEST_NUMBER for number in numbers):
-        raise Senseless("a gathering on terms that are none")
-    return gather
+        close = Exchange(layout.learners, find(said.close, len(beside), False, strategy), theirs=beside)
+    except ValueError as error:
+        raise InvalidMessage(f"no gathering: {error}") from error
+    norm, loss = (math.nan if value is None else value for value in (said.norm, said.loss))
+    return Gather(said.quorum, give, close, said.last, norm, loss)
 
 
-def _read_weights(header: Mapping[str, Any], layout: Layout) -> tuple[tuple[float, float] | None, float]:
-    """Factors on the masses of two rows, and the mass of the one that travels; None and 0 where rows are not weighed.
-
-    Raises:
-        Senseless: they are none, or rows have no masses here.
-    """
-    if "decay" not in header:
-        return None, 0.0
-    decay = header["decay"]
-    if not layout.weighed or not isinstance(decay, list) or len(decay) != 2 or header["peer"] == layout.learners:
-        raise Senseless("weights of rows that have none")
-    mine, theirs = (_real({"factor": factor}, "factor", 1.0) for factor in decay)
-    return (mine, theirs), _real(header, "mass", LARGEST_NUMBER)
-
-
-def _real(header: Mapping[str, Any], name: str, largest: float) -> float:
-    """The number `name`, from 0 up to `largest`.
-
-    Raises:
-        Senseless: there is none.
-    """
-    value = header.get(name)
-    if not (type(value) is float or type(value) is int) or not 0 <= value <= largest:
-        raise Senseless(f"{name} is no number from 0 to {largest:g}")
-    return float(value)
-
-
-def read_part(header: Mapping[str, Any]) -> VectorFragment:
-    """The part of the rows that a strategy has said.
-
-    Raises:
-        Senseless: it is none.
-    """
-    if "part" not in header:
-        return WHOLE
-    part = header["part"]
-    if not isinstance(part, list) or len(part) != 2:
-        raise Senseless("no part of a row")
-    of = whole_number({"of": part[1]}, "of", LARGEST_NUMBER)
-    return VectorFragment(whole_number({"number": part[0]}, "number", of), of)
-
-
-def names_among(names: Any, known: Sequence[str]) -> tuple[str, ...]:
+def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
     """Names of vectors, as a message says them.
 
     Raises:
-        Senseless: they are not among those that are `known`.
+        InvalidMessage: they are not among those that are `known`.
     """
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise Senseless("no names")
     if not set(names) <= set(known):
-        raise Senseless("vectors that nobody keeps here")
-    return tuple(names)
-
-
-def whole_number(header: dict[str, Any], name: str, stop: int) -> int:
-    """The whole number `name`, from 0 up to, not including, `stop`.
-
-    Raises:
-        Senseless: there is none.
-    """
-    value = header.get(name)
-    if type(value) is not int or not 0 <= value < stop:
-        raise Senseless(f"{name} is no whole number from 0 to {stop - 1}")
-    return value
-
-
-def integer(message: Message, name: str) -> int:
-    """An integer of a reply, either sign.
-
-    Raises:
-        BadFrame: there is none.
-    """
-    value = message.header.get(name)
-    if type(value) is not int or abs(value) >= LARGEST_NUMBER:
-        raise BadFrame(f"a reply without {name}")
-    return value
-
-
-def fraction(message: Message, name: str) -> float:
-    """A number of a reply from 0 to 1.
-
-    Raises:
-        BadFrame: there is none.
-    """
-    try:
-        return _real(message.header, name, 1.0)
-    except Senseless as error:
-        raise BadFrame(f"a reply without {name}") from error
+        raise InvalidMessage("vectors that nobody keeps here")
+    return names
 
 
 def largest(layout: Layout) -> int:

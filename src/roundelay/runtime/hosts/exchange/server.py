@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
@@ -29,12 +29,20 @@ from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
 from roundelay.runtime.hosts.exchange.link_watch import LinkWatch
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import (
-    LARGEST_NUMBER,
+    AgainMessage,
+    DoneReply,
+    ExchangeMessage,
     ExchangeTerms,
-    Senseless,
+    FetchMessage,
+    GoneReply,
+    Reply,
+    RequestMessage,
+    RowReply,
+    SettledMessage,
+    UnknownReply,
+    asked_by,
     largest,
     read_gather,
-    whole_number,
 )
 from roundelay.runtime.hosts.exchange.row_format import (
     Buffer,
@@ -45,9 +53,11 @@ from roundelay.runtime.hosts.exchange.row_format import (
     apply_report,
     encode,
 )
-from roundelay.runtime.hosts.exchange.states import SETTLED, Event, ExchangeState, Role, State
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
-from roundelay.runtime.procs.coordination.outbox import is_here
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
+from roundelay.runtime.hosts.terms import ExchangeHello
+from roundelay.runtime.hosts.transport.wire import BadFrame, Link, LinkError, LinkTimeout
+from roundelay.runtime.messages import InvalidMessage
+from roundelay.runtime.procs.coordination.outbox import Gathering, is_here
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Row
 from roundelay.strategies.base import Strategy
@@ -73,9 +83,7 @@ class _Superseded(Exception):
 
 @dataclass(frozen=True)
 class _Reply:
-    number: int = -1
-    kind: str = ""
-    header: dict[str, Any] = field(default_factory=dict)
+    said: Reply = Reply(-1)
     payload: tuple[memoryview, ...] = ()
 
 
@@ -110,22 +118,21 @@ class ExchangeServer:
     def serve(self, link: Link) -> None:
         """Attend to what comes over `link`, in other threads, until it is closed: a link whose hello says
         `"what": "exchange"`, of whom, and whether it is for requests."""
-        rank, host, requests = link.hello.get("rank"), link.hello.get("host"), link.hello.get("requests") is True
-        learners = self.client.layout.learners
-        known = type(rank) is int and 0 <= rank < learners and rank not in self.client.here
-        known = known and type(host) is int and 0 <= host < learners
+        try:
+            hello = ExchangeHello.of(link, rank=self.client.layout.learners - 1)
+        except BadFrame:
+            return
+        if hello.rank in self.client.here:
+            link.blame(f"comes for the exchanges of learner {hello.rank}, who is not elsewhere")
         with self._gate:
-            if self._closed or not known:
-                if not known:
-                    link.blame(f"comes for the exchanges of learner {rank!r} of host {host!r}, who is not elsewhere")
+            if self._closed or link.closed:
                 link.close()
                 return
-            assert isinstance(rank, int)
-            link.largest = 0 if requests else largest(self.client.layout)
-            session = self._sessions.get((rank, requests))
+            link.largest = 0 if hello.requests else largest(self.client.layout)
+            session = self._sessions.get((hello.rank, hello.requests))
             if session is None:
-                session = self._sessions[rank, requests] = PeerSession(self, rank)
-            session.attend(link)
+                session = self._sessions[hello.rank, hello.requests] = PeerSession(self, hello.rank)
+            session.attend(link, hello)
 
     def living_changed(self) -> None:
         """The arena says by now who lives."""
@@ -171,7 +178,7 @@ class PeerSession:
         self._arena = arena = self._client.arena.with_own_locks(patience)
         here = [rank for rank in range(layout.rows) if is_here(rank, layout.learners, self._client.here)]
         self._rows = {rank: arena.row(rank) for rank in here}
-        self._alive = arena.liveness.alive
+        self._alive, self._dialect = arena.liveness.alive, asked_by(layout)
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
         self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
@@ -183,24 +190,23 @@ class PeerSession:
         self._before = 0, 0  # bytes sent to and received from its host over links before
         self.traffic: dict[int, LinkTraffic] = {}
 
-    def attend(self, link: Link) -> None:
+    def attend(self, link: Link, hello: ExchangeHello) -> None:
         """From now on to `link`; whatever was before it is over first."""
         before, self._link = self._link, link
         if before is not None:
             before.close()
-        self._server.watch.add(link, partial(self._attend, link))
+        self._server.watch.add(link, partial(self._attend, link, hello))
 
-    def _attend(self, link: Link) -> bool:
+    def _attend(self, link: Link, hello: ExchangeHello) -> bool:
         """Attend to what has come over the link, if it is still the one; False: nothing more will."""
         with self._turn:
             if link is not self._link:
                 return False
-            host = link.hello["host"]
-            traffic = self.traffic.setdefault(host, LinkTraffic())
+            traffic = self.traffic.setdefault(hello.host, LinkTraffic())
             if link is not self._mine:
                 self._mine, self._before = link, (traffic.sent_bytes, traffic.received_bytes)
-                if (life := str(link.hello.get("life"))) != self._life:  # its numbers begin again
-                    self._life = life
+                if hello.life != self._life:  # its numbers begin again
+                    self._life = hello.life
                     self._settle()
             used, goes_on = time.thread_time(), False
             try:
@@ -210,7 +216,7 @@ class PeerSession:
                 goes_on = True
             except (LinkError, _Superseded):
                 pass
-            except Senseless as error:
+            except InvalidMessage as error:
                 link.blame(f"asks for an exchange that makes no sense: {error}")
             except Exception:
                 self._server.error = traceback.format_exc()
@@ -226,18 +232,19 @@ class PeerSession:
     def _hear(self, link: Link, traffic: LinkTraffic) -> None:
         """Take the next message, and reply to it."""
         try:
-            message = link.receive(0.0, into=self._room)  # a message that breaks is forgotten
-            if message.kind == SETTLED:
-                if whole_number(message.header, "n", LARGEST_NUMBER) == self._last.number:
+            message = link.hear(self._dialect, 0.0, into=self._room)  # a message that breaks is forgotten
+            if isinstance(message, SettledMessage):
+                if message.n == self._last.said.n:
                     self._settle()
                 return
+            assert isinstance(message, ExchangeMessage | FetchMessage | AgainMessage)
             reply = self._answer(message)
-            counts = message.kind != Event.AGAIN.value and message.header.get("asked") is None
+            counts = not isinstance(message, AgainMessage) and getattr(message, "asked", None) is None
             traffic.exchanges += counts
-            traffic.lost += counts and reply.kind == Event.GONE.value
+            traffic.lost += counts and isinstance(reply.said, GoneReply)
             if not reply.payload:
                 self._drop()
-            link.send(reply.kind, {"n": reply.number, **reply.header}, reply.payload)
+            link.say(reply.said, reply.payload)
         finally:
             if self._state.offer(Event.CUT):  # nothing has come of the message
                 self._last = _Reply()
@@ -254,7 +261,7 @@ class PeerSession:
 
     def _forget_the_dead(self) -> None:
         if self._link is not None and self._link.closed and not self._alive[self._asker] and self._last.payload:
-            self._last = _Reply(self._last.number, Event.GONE.value)  # should it be asked for all the same
+            self._last = _Reply(GoneReply(self._last.said.n))  # should it be asked for all the same
             self._drop()
 
     def _forget(self) -> None:
@@ -283,15 +290,15 @@ class PeerSession:
             self._server.buffers.give_back(self._hold)
             self._hold = None
 
-    def _answer(self, message: Message) -> _Reply:
-        number, state = whole_number(message.header, "n", LARGEST_NUMBER), self._state
-        if number != self._last.number:
+    def _answer(self, message: ExchangeMessage | FetchMessage | AgainMessage) -> _Reply:
+        number, state = message.n, self._state
+        if number != self._last.said.n:
             self._forget()
-        sent_again = message.kind == "request" and state.state is not State.IDLE
-        if message.kind == Event.AGAIN.value or sent_again:
+        sent_again = isinstance(message, RequestMessage) and state.state is not State.IDLE
+        if isinstance(message, AgainMessage) or sent_again:
             state.take(Event.AGAIN)
-            return _Reply(number, state.word) if state.state is State.IDLE else self._last
-        do = self._checked(message, number)
+            return _Reply(UnknownReply(number)) if state.state is State.IDLE else self._last
+        do = self._checked(message)
         state.take(Event.RECEIVE)
         self._last, self._until = _Reply(), time.monotonic() + self._server.patience
         try:
@@ -299,53 +306,52 @@ class PeerSession:
         except TimeoutError:
             found = None
         state.take(Event.GIVE_UP if found is None else Event.APPLY)
-        found = _Reply(number, state.word) if found is None else found
+        found = _Reply(GoneReply(number)) if found is None else found
         # A fetch is not asked about: it is made again.
-        self._last = found if message.kind != "fetch" else replace(found, payload=())
+        self._last = replace(found, payload=()) if isinstance(message, FetchMessage) else found
         return found
 
-    def _checked(self, message: Message, number: int) -> Callable[[], _Reply | None]:
+    def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
         """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
 
         Raises:
-            Senseless: none of our clients would ask for that.
+            InvalidMessage: none of our clients would ask for that.
         """
-        layout, kind = self._client.layout, message.kind
-        row = self._rows.get(whole_number(message.header, "peer", layout.rows))
-        if row is None or kind not in ("exchange", "request", "fetch"):
-            raise Senseless(f"a message {kind!r}, or a row that is not here")
-        if kind == "fetch":
+        layout, number, row = self._client.layout, message.n, self._rows.get(message.peer)
+        if row is None:
+            raise InvalidMessage(f"row {message.peer} is not here")
+        if isinstance(message, FetchMessage):
             if len(message.payload):
-                raise Senseless("a fetch with a payload")
-            if "gather" in message.header:
-                return self._checked_question(message, number)
+                raise InvalidMessage("a fetch with a payload")
+            if message.gather is not None:
+                return self._checked_question(message, self._gather(message.gather))
             return partial(self._fetch, row, number)
         terms = ExchangeTerms.read(message, layout, self._server.strategy)
-        if kind == "request":
+        if isinstance(message, RequestMessage):
             if not terms.mutual or terms.asked is not None or row.rank >= self._asker:
-                raise Senseless("a request that is not for a lower rank")
+                raise InvalidMessage("a request that is not for a lower rank")
             return partial(self._carry, row, terms.turned_to(self._asker, number), number)
         if terms.mutual and row.rank <= self._asker:
-            raise Senseless("a row that travels to a lower rank")
-        if "gather" in message.header:
+            raise InvalidMessage("a row that travels to a lower rank")
+        if message.gather is not None:
             if not terms.report:
-                raise Senseless("a gathering is for reports")
+                raise InvalidMessage("a gathering is for reports")
             give = Exchange(row.rank, terms.applied(strategy=self._server.strategy), theirs=terms.beside)
-            return partial(self._come, row, terms, self._gather(message, give), number)
+            return partial(self._come, row, terms, self._gather(message.gather, give), number)
         return partial(self._visit, row, terms, number)
 
-    def _gather(self, message: Message, give: Exchange | None = None) -> Gather:
-        return read_gather(message.header, self._client.layout, give, self._server.strategy)
+    def _gather(self, said: Gathering, give: Exchange | None = None) -> Gather:
+        return read_gather(said, self._client.layout, give, self._server.strategy)
 
-    def _checked_question(self, message: Message, number: int) -> Callable[[], _Reply | None]:
+    def _checked_question(self, message: FetchMessage, gather: Gather) -> Callable[[], _Reply | None]:
         """A learner that is at a gathering asks whether it may go on, or comes with nothing."""
-        place, gather, comes = self._place, self._gather(message), message.header.get("comes") is True
+        place = self._place
         if place is None:
-            raise Senseless("the centre is not here")
+            raise InvalidMessage("the centre is not here")
 
         def answer() -> _Reply:
-            waits = place.arrives(gather) if comes else not place.goes_on(gather)
-            return _Reply(number, "row", {"waits": int(waits)})
+            waits = place.arrives(gather) if message.comes else not place.goes_on(gather)
+            return _Reply(RowReply(message.n, 0, waits=waits))
 
         return answer
 
@@ -359,23 +365,23 @@ class PeerSession:
             if not self._lives(row):
                 return None
             encode(row, whole, FP32, hold, None, self._server.of_thread.scratch)
-            header = {"version": row.version}
-        return _Reply(number, "row", header, (hold.filled(whole.size, FP32),))
+            reply = RowReply(number, row.version)
+        return _Reply(reply, (hold.filled(whole.size, FP32),))
 
     def _visit(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
-        fragment, codec, header, share = terms.fragment, terms.codec, dict[str, Any](), None
+        fragment, codec, age, share = terms.fragment, terms.codec, None, None
         error, hold = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), self._buffer()
         with self._client.row_leases.held(row.rank, self._server.patience, self._look), row.lock:
             if not self._lives(row) or not self._is_wanted(row, terms):
                 return None
             if terms.since is not None:
-                header["age"] = row.version - terms.since
+                age = row.version - terms.since
             if terms.decay is not None:
-                header["share"] = share = terms.share(weight := row.weight)
+                share = terms.share(weight := row.weight)
                 row.fade(weight, terms.decays[1])
                 if terms.asked is not None:
                     row.meets(self._asker, share)
-            rule: Any = terms.applied(header.get("age"), self._server.strategy, share)
+            rule: Any = terms.applied(age, self._server.strategy, share)
             row.begin()
             if terms.report:
                 beside = [row.memory[name] for name in terms.beside]
@@ -385,23 +391,23 @@ class PeerSession:
             else:
                 apply_remote(row, fragment, codec, hold, error, self._server.of_thread.scratch, rule, terms.private)
             row.end()
-            header["version"] = row.version
+            reply = RowReply(number, row.version, age, share)
         if isinstance(rule, StrategyRule) and rule.opens and self._place is not None:
             self._place.begin()
-        return _Reply(number, "row", header, (hold.view[: terms.vector_bytes],) if terms.returns else ())
+        return _Reply(reply, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
         """A learner comes to a gathering, and gives what it brings, if that counts."""
         place = self._place
         assert place is not None  # the row is the centre
-        counts, reply = place.admits(gather), _Reply(number, "row", {"version": row.version})
+        counts, reply = place.admits(gather), _Reply(RowReply(number, row.version))
         if counts:
             found = self._visit(row, terms, number)
             if found is None:
                 return None
             reply = found
-        waits = place.arrives(gather)
-        return replace(reply, header={**reply.header, "counts": int(counts), "waits": int(waits)})
+        assert isinstance(reply.said, RowReply)
+        return replace(reply, said=replace(reply.said, counts=counts, waits=place.arrives(gather)))
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
         """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""
@@ -415,7 +421,7 @@ class PeerSession:
             carried = carrier.exchange(terms, (), partial(self._lives, row), self._look)
         except LinkError:  # of that client's, not of this session's
             return None
-        return None if carried is None else _Reply(number, "done", {"version": carried.version})
+        return None if carried is None else _Reply(DoneReply(number, carried.version))
 
     def _look(self) -> None:
         """Called while this waits for a row."""

@@ -135,9 +135,6 @@ WORDS: Mapping[Role, Mapping[State, str]] = {
 }
 """The message that each state sends; a server's is its reply (`done` in the place of `row` where a `request` was)."""
 
-SETTLED = "settled"
-"""The message by which a client says that it has the reply, so that the server may forget it."""
-
 REPLIES: Mapping[str, Event] = {event.value: event for event in (Event.ROW, Event.DONE, Event.GONE, Event.UNKNOWN)}
 """Replies by their names on the wire."""
 

@@ -12,14 +12,10 @@ import time
 from abc import abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from roundelay.runtime.hosts.mean_transports.agreement import (
-    CommunicatorAgreement,
-    CommunicatorBroken,
-    CommunicatorTerms,
-    MeansDone,
-)
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement, CommunicatorBroken
 from roundelay.runtime.hosts.mean_transports.base import LocalMean, MeanTransport
-from roundelay.runtime.hosts.transport.wire import LinkError, Message
+from roundelay.runtime.hosts.mean_transports.messages import CommunicatorTerms, MeansDone, OfPart
+from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.procs.coordination.means import MemberLost
 
 
@@ -55,7 +51,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
         self._communicator: C | None = None
         self._progress = MeansDone()
 
-    def heard(self, host: int, message: Message) -> bool:
+    def heard(self, host: int, message: OfPart) -> bool:
         return self._agreement.heard(host, message)
 
     def lost(self, host: int) -> bool:

@@ -4,11 +4,9 @@ All of it is said over the links for mixes, which are sealed; the process group 
 The first host, which coordinates the run, says who takes part, so two halves of a network that was cut in two never
 both go on. With C communicators so far:
 
-    come          a host to the first: it is ready for the next communicator, and this many means are complete there
-    communicator  the first host to all that live: number C + 1, its members, and what is complete where
-    key           a host to all members: something that libraries want to know of each other, such as an address
-    weights       a host to all members: its learners have come to a mean, with these weights
-    broken        a host to all members: this communicator is of no more use. All of them come again
+    ReadyForMeans     a host to the first: it is ready for the next communicator, and this many means are complete there
+    CommunicatorMade  the first host to all that live: number C + 1, its members, and what is complete where
+    Key, MeanWeights, Broken    a host to all members (messages.py)
 
 Whoever waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
 """
@@ -17,12 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, final
+from typing import final
 
+from roundelay.runtime.hosts.mean_transports.messages import (
+    Broken,
+    CommunicatorMade,
+    CommunicatorTerms,
+    Key,
+    MeansDone,
+    MeanWeights,
+    OfPart,
+    ReadyForMeans,
+)
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart
-from roundelay.runtime.hosts.transport import checks
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, Message
+from roundelay.runtime.hosts.transport.wire import Link, LinkError
+from roundelay.runtime.messages import InvalidMessage
 
 FIRST_HOST = 0
 """The host that says who takes part."""
@@ -32,42 +39,6 @@ CALL_SECONDS = 1e-3
 
 class CommunicatorBroken(Exception):
     """A communicator is of no more use: somebody in it is lost, or could not go on; says who."""
-
-
-@final
-@dataclass(frozen=True)
-class MeansDone:
-    """Means that are complete on a host: their number, and of the last one the total weight and the elements."""
-
-    done: int = 0
-    total: float = 0.0
-    elements: int = 0
-
-    @classmethod
-    def read(cls, said: Any) -> "MeansDone":
-        """From a message.
-
-        Raises:
-            InvalidMessage.
-        """
-        done, total, elements = checks.listed(said, 3)
-        return cls(checks.whole(done), checks.seconds(total), checks.whole(elements))
-
-
-@final
-@dataclass(frozen=True)
-class CommunicatorTerms:
-    """A communicator on which hosts have agreed.
-
-    Attributes:
-        number: of it, growing.
-        members: hosts, in rank order.
-        progress: of each member when it was made.
-    """
-
-    number: int
-    members: tuple[int, ...]
-    progress: tuple[MeansDone, ...]
 
 
 @final
@@ -92,50 +63,41 @@ class CommunicatorAgreement:
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
         self._keys: dict[tuple[int, str], bytes] = {}
-        self._weights: dict[tuple[int, int], dict[int, list[float]]] = {}  # by communicator and mean, by host
+        self._weights: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {}  # by communicator and mean, by host
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _tell(self, hosts: Sequence[int], kind: str, **header: Any) -> None:
+    def _tell(self, hosts: Sequence[int], message: OfPart) -> None:
         """Tell all others among `hosts`; whoever does not hear it is lost, as its link will say."""
         for host in hosts:
             if host != self._host and host not in self._lost:
                 with suppress(LinkError):
-                    self._links[host].send(kind, {"part": self._part.number, **header})
+                    self._links[host].say(message)
 
-    def heard(self, host: int, message: Message) -> bool:
+    def heard(self, host: int, message: OfPart) -> bool:
         """Take a message; False: it is about something else.
 
         Raises:
-            KeyError, TypeError, ValueError: it makes no sense.
+            InvalidMessage: it makes no sense here.
         """
-        header = message.header
         with self._changed:
-            match message.kind:
-                case "come" if self._host == FIRST_HOST:
-                    self._come[host] = MeansDone.read(header["progress"])
-                case "communicator" if host == FIRST_HOST:
-                    self._take_terms(header)
-                case "key":
-                    where = checks.whole(header["number"]), checks.text(header["key"])
-                    self._keys[where] = bytes.fromhex(header["value"])
-                case "weights":
-                    mean = checks.whole(header["number"]), checks.whole(header["mean"])
-                    weights = [checks.seconds(weight) for weight in checks.listed(header["weights"])]
-                    self._weights.setdefault(mean, {})[host] = weights
-                case "broken":
-                    self._broken = max(self._broken, checks.whole(header["number"]))
+            match message:
+                case ReadyForMeans() if self._host == FIRST_HOST:
+                    self._come[host] = message.progress
+                case CommunicatorMade(terms=terms) if host == FIRST_HOST:
+                    if not {*terms.members} <= {*self._links, self._host} or len(terms.progress) != len(terms.members):
+                        raise InvalidMessage(f"a communicator of {terms.members}, which are not these hosts")
+                    self._terms = terms
+                case Key():
+                    self._keys[message.number, message.key] = message.value
+                case MeanWeights():
+                    self._weights.setdefault((message.number, message.mean), {})[host] = message.weights
+                case Broken():
+                    self._broken = max(self._broken, message.number)
                 case _:
                     return False
             self._changed.notify_all()
         return True
-
-    def _take_terms(self, header: Mapping[str, Any]) -> None:
-        members = tuple(checks.wholes(header["members"]))
-        progress = tuple(MeansDone.read(one) for one in checks.listed(header["progress"], len(members)))
-        if not {*members} <= {*self._links, self._host}:
-            raise checks.InvalidMessage(f"a communicator of {members}, where hosts are {sorted(self._links)} and this")
-        self._terms = CommunicatorTerms(checks.whole(header["number"]), members, progress)
 
     def lost(self, host: int) -> None:
         """The link to a host is gone."""
@@ -205,8 +167,7 @@ class CommunicatorAgreement:
             came, self._come = self._come, {}
             terms = CommunicatorTerms(self._terms.number + 1, members, tuple(came[host] for host in members))
             self._terms = terms
-        said = [[one.done, one.total, one.elements] for one in terms.progress]
-        self._tell(everybody, "communicator", number=terms.number, members=members, progress=said)
+        self._tell(everybody, CommunicatorMade(self._part.number, terms))
         return terms
 
     def _await_terms(self, progress: MeansDone) -> CommunicatorTerms:
@@ -216,7 +177,7 @@ class CommunicatorAgreement:
                 raise LinkError("the first host is lost, which says who takes part in means")
 
         newest = self._terms.number
-        self._tell([FIRST_HOST], "come", progress=[progress.done, progress.total, progress.elements])
+        self._tell([FIRST_HOST], ReadyForMeans(self._part.number, progress))
         with self._changed:
             self._wait(lambda: self._terms.number > newest, check, "for the first host to begin means", self._seconds)
             terms = self._terms
@@ -230,7 +191,7 @@ class CommunicatorAgreement:
             self._broken = max(self._broken, terms.number)
             self._keys = {where: value for where, value in self._keys.items() if where[0] > terms.number}
             self._weights = {where: found for where, found in self._weights.items() if where[0] > terms.number}
-        self._tell(terms.members, "broken", number=terms.number)
+        self._tell(terms.members, Broken(self._part.number, terms.number))
 
     def weights(self, terms: CommunicatorTerms, number: int, mine: Sequence[float]) -> list[float]:
         """All learners' weights in mean `number`, by rank, once all members' learners have come to it.
@@ -239,10 +200,10 @@ class CommunicatorAgreement:
             CommunicatorBroken, PartOver.
         """
         where = terms.number, number
-        self._tell(terms.members, "weights", number=terms.number, mean=number, weights=[*mine])
+        self._tell(terms.members, MeanWeights(self._part.number, *where, tuple(mine)))
         with self._changed:
             found = self._weights.setdefault(where, {})
-            found[self._host] = [*mine]
+            found[self._host] = tuple(mine)
             self._wait(lambda: len(found) == len(terms.members), lambda: self.check(terms), "", None)
             del self._weights[where]
         return [weight for host in terms.members for weight in found[host]]
@@ -252,7 +213,7 @@ class CommunicatorAgreement:
         with self._changed:
             self._keys[terms.number, key] = value
             self._changed.notify_all()
-        self._tell(terms.members, "key", number=terms.number, key=key, value=value.hex())
+        self._tell(terms.members, Key(self._part.number, terms.number, key, value))
 
     def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
         """The value that a member has set, once it has.

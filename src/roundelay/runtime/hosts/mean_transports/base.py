@@ -16,8 +16,8 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import add_shares_
 from roundelay.core.flat import CHUNK
+from roundelay.runtime.hosts.mean_transports.messages import OfPart
 from roundelay.runtime.hosts.mean_transports.part import MeansPart
-from roundelay.runtime.hosts.transport.wire import Message
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
@@ -185,11 +185,11 @@ class MeanTransport(ABC):
         """Work, by name, that goes on beside `take` in threads of its own until the part is over."""
         return {}
 
-    def heard(self, host: int, message: Message) -> bool:
+    def heard(self, host: int, message: OfPart) -> bool:
         """Another host has said something over its link for mixes; False: that is not for this.
 
         Raises:
-            KeyError, TypeError, ValueError: it makes no sense.
+            InvalidMessage: it makes no sense here.
         """
         return False
 

@@ -29,7 +29,8 @@ from roundelay.algorithms.averaging import chain_piece
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.mean_transports.base import LocalMean, MeanTransport
-from roundelay.runtime.hosts.mean_transports.forms import as_bytes, codec_from, decode
+from roundelay.runtime.hosts.mean_transports.forms import as_bytes, decode
+from roundelay.runtime.hosts.mean_transports.messages import MeanPiece, SumPiece, Weighed, Weights
 from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPart
 from roundelay.runtime.hosts.transport.wire import Link
 
@@ -56,7 +57,7 @@ class ChainTransport(MeanTransport):
         self._pieces: list[slice] = []  # of it, from the last to the first
         self._form = FP32  # of it
         self._error: Tensor | None = None  # what the codec left out of the last mean, (P,)
-        self._weights: list[float] = []
+        self._weights: tuple[float, ...] = ()
         self._weighed = threading.Semaphore(0)
 
     def threads(self) -> Mapping[str, Callable[[], None]]:
@@ -75,17 +76,17 @@ class ChainTransport(MeanTransport):
             if before is None:
                 sum_.zero_()
             else:
-                part.receive(before, "sum", carried)
+                part.receive(before, SumPiece, carried)
                 decode(form, carried, sum_)
             mean.add(sum_, piece, total)
             if not form.exact:
                 self._encode(sum_, piece, carried)
             if after is not None:
-                after.send("sum", {"part": part.number}, [as_bytes(carried)])
+                after.say(SumPiece(part.number), [as_bytes(carried)])
             else:
                 mean.mean[piece].copy_(sum_)
                 if before is not None:
-                    before.send("mean", {"part": part.number}, [as_bytes(carried)])
+                    before.say(MeanPiece(part.number), [as_bytes(carried)])
         if after is None:
             mean.complete(total)
 
@@ -106,20 +107,20 @@ class ChainTransport(MeanTransport):
         for x, error, out in chunks:
             self._form.remember(x, error, out, x)
 
-    def _weigh(self, mine: Sequence[float], codec: Codec) -> list[float]:
+    def _weigh(self, mine: Sequence[float], codec: Codec) -> tuple[float, ...]:
         """All learners' weights, by rank, given those of this host's; and all hosts hear by which codec it goes."""
-        before, after, part, weights = self._before, self._after, self._part, [*mine]
+        before, after, part, weights = self._before, self._after, self._part, tuple(mine)
         if before is not None:
-            header = part.receive(before, "weights").header
-            weights, codec = [*header["weights"], *mine], codec_from(header, before)
+            said = part.receive(before, Weights)
+            weights, codec = (*said.weights, *mine), said.codec
         self._form = codec
         if after is not None:
-            after.send("weights", {"part": part.number, "weights": weights, "codec": codec.name})
+            after.say(Weights(part.number, weights, codec))
             while not self._weighed.acquire(timeout=LISTEN_SECONDS):
                 part.check()
             return self._weights
         if before is not None:
-            before.send("weighed", {"part": part.number, "weights": weights})
+            before.say(Weighed(part.number, weights))
         return weights
 
     def _down(self) -> None:
@@ -127,16 +128,16 @@ class ChainTransport(MeanTransport):
         part, before, after = self._part, self._before, self._after
         assert after is not None
         while True:
-            self._weights = [float(weight) for weight in part.receive(after, "weighed").header["weights"]]
+            self._weights = part.receive(after, Weighed).weights
             if before is not None:
-                before.send("weighed", {"part": part.number, "weights": self._weights})
+                before.say(Weighed(part.number, self._weights))
             mean, form, room = self._mean, self._form, self._room(self._form)
             self._weighed.release()
             for piece in self._pieces:
                 place = mean.mean[piece]
                 carried = place if form.exact else room[: form.bytes_of(len(place))]
-                part.receive(after, "mean", carried)
+                part.receive(after, MeanPiece, carried)
                 decode(form, carried, place)
                 if before is not None:
-                    before.send("mean", {"part": part.number}, [as_bytes(carried)])
+                    before.say(MeanPiece(part.number), [as_bytes(carried)])
             mean.complete(sum(self._weights))

@@ -3,34 +3,18 @@
 Legend: P parameters.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.codecs import codec_of
 from roundelay.core.codec import Codec
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.transport.wire import Link, LinkError
 
 
 def as_bytes(vector: Tensor) -> Any:
     """As it lies in memory."""
     return vector.view(torch.uint8).numpy()
-
-
-def codec_from(header: Mapping[str, Any], link: Link) -> Codec:
-    """The codec that the other end of `link` names in a message's header.
-
-    Raises:
-        LinkError: there is none of that name, or not with such numbers.
-    """
-    numbers = header.get("numbers")
-    try:
-        return codec_of(header.get("codec"), numbers if isinstance(numbers, list) else [])
-    except ValueError as error:
-        raise LinkError(f"{link.peer} sends vectors in a form that cannot be read: {error}") from error
 
 
 def encoded(codec: Codec, vector: Tensor) -> Tensor:

@@ -23,13 +23,10 @@ from torch import Tensor, distributed
 from torch.distributed import Work
 
 from roundelay.runtime.hosts.mean_transports.agreed import AgreedTransport
-from roundelay.runtime.hosts.mean_transports.agreement import (
-    CommunicatorAgreement,
-    CommunicatorBroken,
-    CommunicatorTerms,
-)
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement, CommunicatorBroken
 from roundelay.runtime.hosts.mean_transports.base import LocalMean
 from roundelay.runtime.hosts.mean_transports.libraries import SealedStore, device_of_means
+from roundelay.runtime.hosts.mean_transports.messages import CommunicatorTerms
 from roundelay.runtime.procs.coordination.process_groups import OPENED, GroupPlace, Library
 
 GROUP_BUCKET = 2**22

@@ -13,7 +13,8 @@ from torch import distributed
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement, CommunicatorTerms
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement
+from roundelay.runtime.hosts.mean_transports.messages import CommunicatorTerms
 from roundelay.runtime.procs.coordination.process_groups import Library
 
 

@@ -14,17 +14,13 @@ from typing import final
 
 from roundelay.core.codec import Codec
 from roundelay.runtime.hosts.mean_transports.agreed import AgreedTransport
-from roundelay.runtime.hosts.mean_transports.agreement import (
-    CommunicatorAgreement,
-    CommunicatorBroken,
-    CommunicatorTerms,
-)
+from roundelay.runtime.hosts.mean_transports.agreement import CommunicatorAgreement, CommunicatorBroken
 from roundelay.runtime.hosts.mean_transports.base import LocalMean
 from roundelay.runtime.hosts.mean_transports.chain import ChainTransport
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes
+from roundelay.runtime.hosts.mean_transports.messages import CommunicatorTerms, Complete
 from roundelay.runtime.hosts.mean_transports.part import MeansPart, PartOver
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
-from roundelay.runtime.procs.memory.bell import Bell
 
 
 @final
@@ -53,13 +49,13 @@ class _Chain:
     """A chain as hosts have agreed on it.
 
     Args:
-        number: of the part of the segment.
+        part: of the segment.
         check: raises CommunicatorBroken, PartOver where the chain is of no more use to somebody.
     """
 
-    def __init__(self, terms: CommunicatorTerms, number: int, bell: Bell, check: Callable[[], None]) -> None:
+    def __init__(self, terms: CommunicatorTerms, part: MeansPart, check: Callable[[], None]) -> None:
         self.terms, self.idle, self._check_others = terms, True, check
-        self.part = MeansPart(number, bell, self.check)
+        self.part = MeansPart(part.number, part.bell, part.dialect, self.check)
         self.before: Link | None = None
         self.after: Link | None = None
         self.transport: ChainTransport
@@ -128,7 +124,7 @@ class LivingChainTransport(AgreedTransport[_Chain]):
 
     def _connect(self, terms: CommunicatorTerms) -> _Chain:
         place, members = terms.members.index(self._host), terms.members
-        chain = _Chain(terms, self._part.number, self._part.bell, lambda: self._agreement.check(terms))
+        chain = _Chain(terms, self._part, lambda: self._agreement.check(terms))
         ends = ChainEnds(
             members[place - 1] if place else None,
             members[place + 1] if place + 1 < len(members) else None,
@@ -154,10 +150,10 @@ class LivingChainTransport(AgreedTransport[_Chain]):
         try:
             from_ = after if place < source else before if place > source else None
             if from_ is not None:
-                communicator.part.receive(from_, "complete", vector)
+                communicator.part.receive(from_, Complete, vector)
             for link in towards:
                 if link is not None:
-                    link.send("complete", {"part": number}, [as_bytes(vector)])
+                    link.say(Complete(number), [as_bytes(vector)])
         except LinkError as error:
             raise CommunicatorBroken(str(error)) from error
 

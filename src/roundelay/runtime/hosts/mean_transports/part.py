@@ -3,17 +3,22 @@ belong to it."""
 
 import threading
 from collections.abc import Callable
-from typing import final
+from typing import TypeVar, final
 
 from torch import Tensor
 
 from roundelay.runtime.hosts.mean_transports.forms import as_bytes
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.hosts.mean_transports.messages import OfPart
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout
+from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.memory.bell import Bell
 
 LISTEN_SECONDS = 0.1
 """Interval at which a thread that hears nothing, from a link or a learner, looks whether the part of the segment is
 over."""
+
+
+P = TypeVar("P", bound=OfPart)
 
 
 class PartOver(Exception):
@@ -27,11 +32,13 @@ class MeansPart:
     Args:
         number: one that no other part has.
         bell: rung by learners.
+        dialect: of the links for means and mixes.
         also: raises an error of its own where waits are to end for another reason.
     """
 
-    def __init__(self, number: int, bell: Bell, also: Callable[[], None] = lambda: None) -> None:
-        self.number, self.bell, self.ended, self._also = number, bell, threading.Event(), also
+    def __init__(self, number: int, bell: Bell, dialect: Dialect, also: Callable[[], None] = lambda: None) -> None:
+        self.number, self.bell, self.dialect, self._also = number, bell, dialect, also
+        self.ended = threading.Event()
 
     def check(self) -> None:
         """
@@ -54,18 +61,18 @@ class MeansPart:
             self.bell.wait(heard, LISTEN_SECONDS)
             heard = self.bell.heard()
 
-    def receive(self, link: Link, kind: str, into: Tensor | None = None) -> Message:
+    def receive(self, link: Link, kind: type[P], into: Tensor | None = None) -> P:
         """The next message of this part, which must be of this kind; its payload goes `into` a vector.
 
         Raises:
             PartOver, LinkError.
         """
         message = self.receive_any(link, into)
-        if message.kind != kind:
-            raise LinkError(f"{link.peer} sent {message.kind!r} where {kind!r} was due")
+        if not isinstance(message, kind):
+            raise LinkError(f"{link.peer} sent {message.kind!r} where {kind.kind!r} was due")
         return message
 
-    def receive_any(self, link: Link, into: Tensor | None = None) -> Message:
+    def receive_any(self, link: Link, into: Tensor | None = None) -> OfPart:
         """The next message of this part. Whatever is left of an earlier one is passed over.
 
         Raises:
@@ -73,9 +80,9 @@ class MeansPart:
         """
         while True:
             try:
-                message = link.receive(LISTEN_SECONDS, None if into is None else as_bytes(into))
+                message = link.hear(self.dialect, LISTEN_SECONDS, None if into is None else as_bytes(into))
             except LinkTimeout:
                 self.check()
                 continue
-            if message.header.get("part") == self.number:
+            if isinstance(message, OfPart) and message.part == self.number:
                 return message

@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Any
 
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout, Message
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkTimeout
+from roundelay.runtime.messages import Dialect, Message
 
 BEATS = 10
 """Heartbeats within the patience."""
@@ -20,6 +21,10 @@ UNCLAIMED_LOOK_SECONDS = 0.5
 
 Handle = Callable[[Message], None]
 Gone = Callable[[str], None]
+
+
+class Beat(Message):
+    """A heartbeat."""
 
 
 class MonitoredLink:
@@ -34,30 +39,30 @@ class MonitoredLink:
         self.link, self._patience = link, patience
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
-        self.says: Callable[[], dict[str, Any]] = dict
-        """The header of the next heartbeat. One that says something is given to whoever listens at the other end."""
+        self.says: Callable[[], Message] = Beat
+        """Return the next heartbeat. One that says something is given to whoever listens at the other end."""
         self.heard = time.monotonic()
         """The moment at which the other end last said anything, a heartbeat too."""
 
-    def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
+    def say(self, message: Message, payload: Sequence[Any] = ()) -> None:
         """Send a message.
 
         Raises:
             LinkError: the other end is gone.
         """
-        self.link.send(kind, header, payload)
+        self.link.say(message, payload)
 
     def beat(self) -> None:
         """From now on the other end hears that this one lives."""
         self._start(self._beat)
 
-    def listen(self, handle: Handle, gone: Gone) -> None:
+    def listen(self, dialect: Dialect, handle: Handle, gone: Gone) -> None:
         """Call `handle` for every message that is not a mere heartbeat, and `gone` with the reason once the other end
-        is, on a thread of this line's own; not after `close`. A message that `handle` fails on, however it fails, is
-        the other end's last: it is counted, and the link is closed."""
-        self._start(self._hear, handle, gone)
+        is, on a thread of this line's own; not after `close`. A message that is none of `dialect`, or that `handle`
+        fails on, however it fails, is the other end's last: it is counted, and the link is closed."""
+        self._start(self._hear, dialect, handle, gone)
 
-    def _start(self, work: Callable[..., None], *arguments: Callable[..., None]) -> None:
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
         thread = threading.Thread(target=work, args=arguments, daemon=True, name=f"line {self.link.peer}")
         self._threads.append(thread)
         thread.start()
@@ -65,15 +70,15 @@ class MonitoredLink:
     def _beat(self) -> None:
         with suppress(LinkError):
             while not self._closed.wait(self._patience / BEATS):
-                self.send("beat", self.says())
+                self.say(self.says())
 
-    def _hear(self, handle: Handle, gone: Gone) -> None:
+    def _hear(self, dialect: Dialect, handle: Handle, gone: Gone) -> None:
         try:
             while not self._closed.is_set():
-                message = self.link.receive(self._patience)
+                frame = self.link.receive(self._patience)
                 self.heard = time.monotonic()
-                if message.kind != "beat" or message.header:
-                    handle(message)
+                if frame.kind != Beat.kind or frame.header:
+                    handle(dialect.read(frame))
         except LinkTimeout:
             reason = f"no heartbeat for {self._patience:g} s"
         except LinkError as error:

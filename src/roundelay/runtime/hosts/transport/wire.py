@@ -26,6 +26,7 @@ from roundelay.runtime.hosts.transport import handshake
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.seal import RECORD_BYTES, TAG_BYTES, Forged, Sealer, cut, sizes
 from roundelay.runtime.hosts.transport.stream import LinkClosed, LinkError, LinkTimeout, Stream
+from roundelay.runtime.messages import Address, Dialect, Frame, InvalidMessage, Message, plain
 
 __all__ = [
     "Address",
@@ -34,13 +35,10 @@ __all__ = [
     "LinkClosed",
     "LinkError",
     "LinkTimeout",
-    "Message",
     "RejectedConnections",
     "Tampered",
     "UnknownPeer",
 ]
-
-Address = tuple[str, int]
 
 HEADER_BYTES = 1 << 20
 """Of JSON in one frame."""
@@ -56,8 +54,8 @@ SMALL_BYTES = 1 << 12
 _FRAME = struct.Struct("!BIQ")
 
 
-class BadFrame(LinkError):
-    """The bytes that came are no frame of ours. The link is closed."""
+class BadFrame(LinkError, InvalidMessage):
+    """The bytes that came are no frame of ours, or no message. The link is closed."""
 
 
 class Tampered(BadFrame):
@@ -67,15 +65,6 @@ class Tampered(BadFrame):
 
 class UnknownPeer(LinkError):
     """The other end does not know the secret, is not whom it was taken for, or has other rules. The link is closed."""
-
-
-@dataclass(frozen=True)
-class Message:
-    """The contents of one frame."""
-
-    kind: str
-    header: dict[str, Any]
-    payload: memoryview
 
 
 @final
@@ -231,13 +220,29 @@ class Link(Stream):
 
     # Messages ---------------------------------------------------------------------------------------------------------
 
+    def say(self, message: Message, payload: Sequence[Any] = ()) -> None:
+        """Send a message, as `send` does."""
+        self.send(message.kind, message.header, payload)
+
+    def hear(self, dialect: Dialect, timeout: float | None, into: Any = None) -> Message:
+        """Return the next message, as `receive` does.
+
+        Raises:
+            LinkTimeout, LinkClosed, BadFrame: also where it is none of `dialect`.
+        """
+        frame = self.receive(timeout, into)
+        try:
+            return dialect.read(frame)
+        except InvalidMessage as error:
+            raise self.blame(f"says what is no message of ours: {error}") from error
+
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send one frame; `payload` is what lies in these buffers, one after the other, as it is while it is sent.
 
         Raises:
             LinkClosed: the other end is gone, or has taken nothing for `patience` seconds.
         """
-        name, text = kind.encode("ascii"), json.dumps(header, separators=(",", ":")).encode()
+        name, text = kind.encode("ascii"), json.dumps(header, separators=(",", ":"), default=plain).encode()
         views = [memoryview(part).cast("B") for part in payload]
         size = sum(map(len, views))
         if not 0 < len(name) < 256 or len(text) > HEADER_BYTES or size > self.largest:
@@ -263,7 +268,7 @@ class Link(Stream):
             filled += len(self._out.seal(data, rooms.sent[filled:]))
         self.write([rooms.sent[:filled]])
 
-    def receive(self, timeout: float | None, into: Any = None) -> Message:
+    def receive(self, timeout: float | None, into: Any = None) -> Frame:
         """Return the next frame. `timeout` is for its beginning, in seconds, None for no bound; once begun, it must go
         on within `patience` seconds, again and again.
 
@@ -288,7 +293,7 @@ class Link(Stream):
                 self.close()
                 raise
 
-    def _receive(self, timeout: float | None, into: Any) -> Message:
+    def _receive(self, timeout: float | None, into: Any) -> Frame:
         self.wait(timeout)
         name_size, text_size, size = _FRAME.unpack(b"".join(self._records(_FRAME.size)))
         if not name_size or text_size > HEADER_BYTES or size > self.largest:
@@ -306,12 +311,12 @@ class Link(Stream):
             data = bytearray()
             for piece in self._records(size):
                 data += piece
-            return Message(kind, header, memoryview(data))
+            return Frame(kind, header, memoryview(data))
         view = memoryview(into(size) if callable(into) else into).cast("B")
         if size > len(view):
             raise self.blame(f"sent {size} bytes of {kind} where {len(view)} fit")
         self._open_in_place(view[:size])
-        return Message(kind, header, view[:size])
+        return Frame(kind, header, view[:size])
 
     def _open_in_place(self, view: memoryview) -> None:
         """Fill `view` with the data of the next records, without a copy.

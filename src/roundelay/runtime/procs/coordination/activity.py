@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from roundelay.core.effects import LABELS, Begin, Effect
+from roundelay.runtime.messages import Integer
 from roundelay.runtime.procs.memory.arena import Arena
 
 OWN_CODE = "its own code"
 EFFECTS = (OWN_CODE, *LABELS.values())
 _NUMBERS = {effect: number for number, effect in enumerate(LABELS, 1)}
-TABLES = ("doing", "round", "published", "versions")
-"""Tables that a host reports of its learners besides their counters."""
+Numbers = tuple[Integer, ...]
+"""One number a learner."""
 
 
 def number_of(effect: Effect[Any]) -> tuple[int, int]:
@@ -29,27 +30,44 @@ def number_of(effect: Effect[Any]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class ReportedActivity:
-    """The last report of a host about its learners: `found` of `report_activity`, and when it came."""
+class HostActivity:
+    """Activity of the learners of a host, with time passed instead of points in time, which differ from host to host.
 
-    found: dict[str, Any]
+    Attributes:
+        doing: effects, peers, and since how many milliseconds.
+    """
+
+    doing: tuple[Numbers, Numbers, Numbers]
+    round: Numbers
+    published: Numbers
+    versions: Numbers
+
+    @classmethod
+    def of(cls, arena: Arena, ranks: Sequence[int]) -> "HostActivity":
+        """Return the activity of `ranks` now."""
+        now, chosen = milliseconds(), list(ranks)
+        effects, peers, since = arena.activity.doing[:, chosen].tolist()
+        tables = arena.queue.rounds, arena.sequences.sent_seq, arena.row_versions.versions
+        return cls((effects, peers, tuple(now - moment for moment in since)), *(one[chosen].tolist() for one in tables))
+
+    @property
+    def learners(self) -> set[int]:
+        """Numbers of learners that its tables have: one, if it is what it should be."""
+        return {len(numbers) for numbers in (*self.doing, self.round, self.published, self.versions)}
+
+
+@dataclass(frozen=True)
+class ReportedActivity:
+    """The last report of a host about its learners, and when it came."""
+
+    found: HostActivity
     came: int
 
     def of(self, at: int) -> tuple[int, int, int, int, int, int]:
         """Of its learner number `at`: effect, peer, since when, round, version, means."""
         found = self.found
-        effect, peer, passed = (int(numbers[at]) for numbers in found["doing"])
-        round_, version, means = (int(found[name][at]) for name in ("round", "versions", "published"))
-        return effect, peer, self.came - passed, round_, version, means
-
-
-def report_activity(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """The activity of `ranks`, for JSON: time passed instead of points in time, which differ from host to host."""
-    now, chosen = milliseconds(), list(ranks)
-    tables = (arena.activity.doing, arena.queue.rounds, arena.sequences.sent_seq, arena.row_versions.versions)
-    found = {name: table[..., chosen].tolist() for name, table in zip(TABLES, tables, strict=True)}
-    found["doing"][2] = [now - since for since in found["doing"][2]]
-    return found
+        effect, peer, passed = (numbers[at] for numbers in found.doing)
+        return effect, peer, self.came - passed, found.round[at], found.versions[at], found.published[at]
 
 
 def milliseconds() -> int:

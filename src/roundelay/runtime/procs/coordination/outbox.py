@@ -9,16 +9,18 @@ The reply is a version, and the same number: then row and private vectors are as
 import json
 import math
 import os
-from dataclasses import asdict, astuple
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.algorithms.rules import REPORTS, describe
-from roundelay.core.effects import Exchange, Fetch, Gather, Reach
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.effects import Exchange, Fetch, Gather, Quorum, Reach
 from roundelay.core.errors import UserError
-from roundelay.core.flat import WHOLE
+from roundelay.core.flat import WHOLE, VectorFragment
+from roundelay.runtime.messages import Message, Number, Range, plain, read
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
@@ -28,14 +30,78 @@ LEFT_OUT = -2
 """The answer to a gathering for which what the learner came with does not count."""
 
 
+BY_RUN = "*"
+"""In the place of the memory of a codec: the run has chosen it, so each end remembers by itself what it leaves out."""
+Factor = Annotated[float, Range(0, 1)]
+
+
+@final
+@dataclass(frozen=True)
+class Gathering:
+    """A gathering, without what is given to it.
+
+    Attributes:
+        close: the rule by which it closes, as algorithms/rules.py describes it.
+        beside: names of vectors beside the centre that this rule takes.
+        norm, loss: None where they are not finite.
+    """
+
+    quorum: Quorum
+    close: dict[str, Any]
+    beside: tuple[str, ...]
+    last: bool
+    norm: Number | None
+    loss: Number | None
+
+
+class ExchangeFacts(Message):
+    """Facts of an exchange, as they are said in shared memory and between hosts.
+
+    Attributes:
+        rule: its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
+        since: the version of the peer's row from which the rule's age counts; None: it takes none.
+        wire: the codec by which the row travels, if the strategy has chosen it.
+        memory: the vector for what that leaves out; BY_RUN: the run chooses the codec.
+        report: it is a report, and these are names of vectors beside the centre that its rule takes.
+        along: names of vectors that both learners keep, and that take part as their rows do.
+        decay: factors on the masses of the row of the learner that asked and of the other, where rows are weighed.
+        part: of the row, as the strategy has said.
+    """
+
+    rule: dict[str, Any] | None = None
+    since: int | None = None
+    wire: Codec = FP32
+    memory: str = BY_RUN
+    report: tuple[str, ...] | None = None
+    along: tuple[str, ...] = ()
+    decay: tuple[Factor, Factor] | None = None
+    part: VectorFragment = WHOLE
+
+
+class PeerRequest(ExchangeFacts):
+    """A learner's request that concerns a row of another host.
+
+    Attributes:
+        peer: that row; -1: nothing is asked for.
+        private: names of vectors of the learner that the rule takes.
+        into: name of the vector into which the row is to be copied; "" where it is not.
+        gather: the gathering to which the learner comes, if it does.
+    """
+
+    peer: Annotated[int, Range(-1)] = -1
+    private: tuple[str, ...] = ()
+    into: str = ""
+    gather: Gathering | None = None
+
+
 def is_here(row: int, learners: int, here: tuple[int, ...]) -> bool:
     """Does `row` belong to the host whose learners are `here`? The centre is where learner 0 is."""
     return (0 if row == learners else row) in here
 
 
-def read_text(arena: Arena, rank: int) -> Any:
+def read_request(arena: Arena, rank: int) -> PeerRequest:
     """The request of learner `rank`."""
-    return json.loads(_text(arena, rank).tobytes().rstrip(b"\0"))
+    return read(PeerRequest, json.loads(_text(arena, rank).tobytes().rstrip(b"\0")))
 
 
 def _text(arena: Arena, rank: int) -> NDArray[np.uint8]:
@@ -43,16 +109,9 @@ def _text(arena: Arena, rank: int) -> NDArray[np.uint8]:
     return text
 
 
-def _gathering(effect: Gather) -> dict[str, Any]:
-    """A gathering without what is given to it, as JSON."""
-    measured = {"norm": effect.norm, "loss": effect.loss}
-    return {
-        "quorum": asdict(effect.terms),
-        "close": describe(effect.close.rule),
-        "beside": list(effect.close.theirs),
-        "last": effect.last,
-        **{name: value if math.isfinite(value) else None for name, value in measured.items()},
-    }
+def _gathering(effect: Gather) -> Gathering:
+    norm, loss = (value if math.isfinite(value) else None for value in (effect.norm, effect.loss))
+    return Gathering(effect.terms, describe(effect.close.rule), effect.close.theirs, effect.last, norm, loss)
 
 
 class Outbox:
@@ -72,7 +131,7 @@ class Outbox:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise RuntimeError(f"learner {rank}: the exchange client of its host is not there ({error})") from error
-        self._send({})  # whatever a learner that had this place before has asked for comes to nothing
+        self._send(PeerRequest())  # whatever a learner that had this place before has asked for comes to nothing
 
     def takes(self, row: int) -> bool:
         """Is `row` one of another host?"""
@@ -85,15 +144,15 @@ class Outbox:
             UserError: another host cannot do this; says why.
         """
         peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
-        text: dict[str, Any] = {"peer": peer}
+        request = PeerRequest(peer=peer)
         try:
             if isinstance(effect, Exchange):
-                text |= self._exchange(effect)
+                request = self._exchange(effect)
             elif isinstance(effect, Gather):
-                text |= {} if effect.give is None else self._exchange(effect.give)
-                text["gather"] = _gathering(effect)
+                request = request if effect.give is None else self._exchange(effect.give)
+                request = replace(request, gather=_gathering(effect))
             elif isinstance(effect, Fetch):
-                text["into"] = self._name(effect.into.data_ptr())
+                request = replace(request, into=self._name(effect.into.data_ptr()))
             else:
                 raise UserError(
                     f"{type(effect).__name__} with row {peer}, of another host: only Exchange, Fetch and Gather reach "
@@ -102,37 +161,43 @@ class Outbox:
         except ValueError as error:
             raise UserError(f"an exchange with learner {peer} of another host: {error}.") from error
         self.wait(peer)
-        self._send(text)
+        self._send(request)
 
-    def _exchange(self, effect: Exchange) -> dict[str, Any]:
-        rule, private = describe(effect.rule), [self._name(vector.data_ptr()) for vector in effect.private]
+    def _exchange(self, effect: Exchange) -> PeerRequest:
+        rule, private = describe(effect.rule), tuple(self._name(vector.data_ptr()) for vector in effect.private)
         to_centre = effect.peer == self._arena.layout.learners
         reports = to_centre and len(private) == 1 and rule["name"] in REPORTS
-        along = bool(effect.theirs) and not to_centre and list(effect.theirs) == private
-        part = effect.fragment != WHOLE
-        plain = not (effect.theirs or effect.private or effect.since is not None) and effect.codec.exact
-        if (effect.theirs and not (reports or along)) or (part and not plain):
+        along = bool(effect.theirs) and not to_centre and effect.theirs == private
+        whole = not (effect.theirs or effect.private or effect.since is not None) and effect.codec.exact
+        if (effect.theirs and not (reports or along)) or (effect.fragment != WHOLE and not whole):
             raise UserError(
                 f"an exchange with row {effect.peer}, of another host, is of a fragment and of more than rows, or asks "
                 "for what that row's learner remembers and this one does not bring: neither travels. Run this strategy "
                 "on one host."
             )
-        text: dict[str, Any] = {"rule": rule, "since": effect.since, "private": [] if along else private}
-        text |= {} if effect.decay is None else {"decay": list(effect.decay)}
-        text |= {"part": list(astuple(effect.fragment))} if part else {}
-        text |= {"report": list(effect.theirs)} if reports else {"along": private} if along else {}
-        return text if effect.codec.exact else text | self._coded(effect)
+        return PeerRequest(
+            rule,
+            effect.since,
+            effect.codec,
+            BY_RUN if effect.codec.exact else self._memory(effect),
+            effect.theirs if reports else None,
+            private if along else (),
+            effect.decay,
+            effect.fragment,
+            effect.peer,
+            () if along else private,
+        )
 
-    def _coded(self, effect: Exchange) -> dict[str, str]:
+    def _memory(self, effect: Exchange) -> str:
         codec = effect.codec
         if effect.private or effect.since is not None:
             raise UserError(f"an exchange by codec {codec.name} is for rules of nothing but the two rows.")
         if codec.memory not in ("", *self._arena.layout.memory):
             raise UserError(f"the memory {codec.memory!r} of codec {codec.name} is none of the strategy's vectors.")
-        return {"codec": codec.name, "memory": codec.memory}
+        return codec.memory
 
-    def _send(self, text: dict[str, Any]) -> None:
-        data, place = json.dumps(text).encode(), _text(self._arena, self._rank)
+    def _send(self, request: PeerRequest) -> None:
+        data, place = json.dumps(request.header, default=plain).encode(), _text(self._arena, self._rank)
         if len(data) > len(place):
             raise UserError(f"a request of {len(data)} bytes to another host: rules may have a few numbers only.")
         place[:] = 0

@@ -1,0 +1,196 @@
+"""Messages of the links by which a run is coordinated."""
+
+from typing import Annotated, Any, Literal
+
+from roundelay.runtime.base import Joined, Lost, Traffic
+from roundelay.runtime.messages import Address, Bit, Message, Number, Range, Rank
+from roundelay.runtime.procs.coordination.activity import HostActivity
+
+# Of every host, to the one that coordinates ---------------------------------------------------------------------------
+
+
+class Built(Message):
+    """Learners are built: P, the fingerprint of what they would begin with, and examples in every shard, or -1."""
+
+    parameters: int
+    initial: int
+    shards: tuple[Annotated[int, Range(-1)], ...] = ()
+
+
+class Prepared(Message):
+    """It has all it needs to take part."""
+
+
+class Replied(Message):
+    """It has done what it was asked."""
+
+    integers: dict[str, Any] | None = None
+    reached: int = 0
+
+
+class HostState(Message, kind="state"):
+    """A look at its learners, a few times a second."""
+
+    said: HostActivity
+    steps: tuple[int, ...]
+    alive: tuple[Bit, ...]
+    ready: tuple[int, ...]
+
+
+class Keeps(Message):
+    """It keeps copies of checkpoints."""
+
+
+class StopAsked(Message, kind="interrupt"):
+    """A signal was heard there by which the run is to stop."""
+
+    signal: str
+
+
+class Want(Message):
+    """It asks for leases of minibatches."""
+
+    part: int
+    wanted: int
+
+
+class CountsReport(Message, kind="report"):
+    """Minibatches that are settled, and all that its learners have counted."""
+
+    part: int
+    settled: tuple[int, ...]
+    counts: dict[str, Any]
+
+
+class HostAnswer(Message):
+    """A host's report at the end of a part of a segment, of all the segment so far; `rank` has died, if one has, `text`
+    is for people."""
+
+    problem: Literal["", "died", "timeout", "error"] = ""
+    text: str = ""
+    rank: Annotated[int, Range(-1, "row")] = -1
+    redrawn: int = 0
+    lost: tuple[Lost, ...] = ()
+    joined: tuple[Joined, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+
+
+class PartDone(HostAnswer, CountsReport, kind="done"):
+    """The last report of a part."""
+
+
+# To every host --------------------------------------------------------------------------------------------------------
+
+
+class Common(Message):
+    """Numbers that the first host has measured on its examples."""
+
+    numbers: tuple[Number, ...]
+
+
+class Welcome(Message):
+    """The number of this host, the ranks of each, and numbers of its rows."""
+
+    host: int
+    hosts: tuple[tuple[Rank, ...], ...]
+    integers: dict[str, Any]
+
+
+class HostRefused(Message, kind="refused"):
+    """It cannot take part."""
+
+    why: str
+
+
+class Living(Message):
+    """Learners that live, and addresses of hosts."""
+
+    generation: int
+    alive: tuple[Bit, ...]
+    addresses: tuple[Address, ...]
+    hosts: tuple[tuple[Rank, ...], ...]
+
+
+class Meet(Message):
+    """All are to connect to each other."""
+
+    addresses: tuple[Address, ...]
+
+
+class PartOrder(Message, kind="part"):
+    """A part of a segment begins."""
+
+    part: int
+    segment: int
+    plan: dict[str, Any]
+    last_round: int
+    living: tuple[Rank, ...]
+
+
+class LeasesGiven(Message, kind="leases"):
+    """Minibatches to train."""
+
+    part: int
+    indices: tuple[int, ...]
+    more: bool
+
+
+class Hold(Message):
+    """No learner is to begin a round."""
+
+
+class Stop(Message):
+    """Learners may go on up to this round."""
+
+    round: int
+
+
+class Give(Message):
+    """Vectors of these names are to be sent, but for those that are `laid_out` already, by name and digest."""
+
+    names: tuple[str, ...]
+    laid_out: dict[str, str]
+
+
+class Load(Message):
+    """Rows were sent, and these are the numbers that belong to them."""
+
+    integers: dict[str, Any]
+
+
+class End(Message):
+    """The run has ended: well, for a reason, or by a signal."""
+
+    why: str = ""
+    signal: str = ""
+
+
+class FilePiece(Message, kind="file"):
+    """A piece of a file of the run directory, beside it; at its offset in bytes."""
+
+    name: str
+    at: int
+    last: bool
+
+
+# Both ways ------------------------------------------------------------------------------------------------------------
+
+EVERYONE = -1
+"""In place of a rank: all learners of the host that is written to."""
+
+
+class Piece(Message):
+    """A piece of vector `name` of a learner, or of EVERYONE, beside it; at its offset in elements."""
+
+    name: str
+    rank: Annotated[int, Range(EVERYONE, "rank")]
+    at: int
+
+
+MEMBERSHIP = (Built, Prepared, Replied, HostState, Piece)
+"""Messages that membership.py hears of a host; the rest is for the coordinator."""
+TO_COORDINATOR = (Keeps, StopAsked, Want, CountsReport, PartDone)
+TO_EVERY_HOST = (
+    *(Common, Welcome, HostRefused, Living, Meet, PartOrder, LeasesGiven, Hold, Stop, Give, Load, End),
+    *(FilePiece, Piece),
+)

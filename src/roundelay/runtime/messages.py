@@ -1,0 +1,321 @@
+"""Messages as types: what one process says to another, over a link or in shared memory.
+
+A message is a subclass of `Message`, and its fields are its JSON object. An annotation says what a field may be, and
+what is read is checked here, before anything is done with it: half of a message must not be counted when its host is
+lost. Fields are whole numbers, numbers, truths, texts, bytes, codecs with their options, one of some words (`Literal`,
+`Enum`), tuples, dictionaries by text, other dataclasses, any of these or None, and anything (`Any`), for the receiver
+to check.
+
+Numbers are from 0 on and below BOUND, unless an annotation gives another `Range`; texts are as people may see them.
+"""
+
+import math
+import re
+import reprlib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roundelay.algorithms.codecs import codec_of
+from roundelay.core.codec import Codec
+
+BOUND = 1 << 53
+"""Whole numbers that hosts tell each other are smaller, either sign: any reader of JSON has them exactly."""
+TEXT = 1 << 14
+"""Characters of a text for people that are kept."""
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class InvalidMessage(ValueError):
+    """A message that no process of ours sends; names the message, the field, and what is wrong with it."""
+
+
+@final
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number, both included; `most` may be a name of which the reader knows the number."""
+
+    low: float = 0
+    most: float | str = BOUND - 1
+
+
+Integer = Annotated[int, Range(1 - BOUND)]
+"""Whole number of either sign."""
+Number = Annotated[float, Range(-math.inf, math.inf)]
+"""Any number but NaN."""
+Rank = Annotated[int, Range(0, "rank")]
+"""Learner's rank."""
+RowNumber = Annotated[int, Range(0, "row")]
+"""Learner's rank, or the centre."""
+Bit = Annotated[int, Range(0, 1)]
+"""Truth as a number."""
+Address = tuple[str, Annotated[int, Range(0, (1 << 16) - 1)]]
+"""Host and port."""
+
+M = TypeVar("M", bound="Message")
+T = TypeVar("T")
+Limits = Mapping[str, float]
+Read = Callable[[Any, Limits], Any]
+
+
+@dataclass_transform(frozen_default=True)
+class Message:
+    """Base of messages. A subclass is made a frozen dataclass; its kind is its name in lower case, or as given."""
+
+    kind: ClassVar[str]
+    payload = memoryview(b"")
+    """Bytes that came beside the fields."""
+
+    def __init_subclass__(cls, kind: str = "") -> None:
+        cls.kind = kind or cls.__name__.lower()
+        dataclass(frozen=True)(cls)
+
+    @property
+    def header(self) -> dict[str, Any]:
+        """Fields that differ from what they are unsaid, for JSON (`plain`)."""
+        return {field.name: value for field, value in _values(self) if value != field.default}
+
+
+def _values(of: Any) -> list[tuple[Field[Any], Any]]:
+    return [(field, getattr(of, field.name)) for field in fields(of)]
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON has in the place of a dataclass, of bytes, a word, or a codec: its name and its options.
+
+    Raises:
+        TypeError: it is neither.
+    """
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, Codec):
+        return " ".join([value.name, *map(repr, value.numbers)])
+    if not is_dataclass(value):
+        raise TypeError(f"{value!r} is in no message")
+    return {field.name: inner for field, inner in _values(value)}
+
+
+@final
+@dataclass(frozen=True)
+class Frame:
+    """A message as it has come, before it is read."""
+
+    kind: str
+    header: dict[str, Any]
+    payload: memoryview = memoryview(b"")
+
+
+@final
+class Dialect:
+    """The messages that one end understands.
+
+    Args:
+        most: by the name that a `Range` gives, the largest number.
+    """
+
+    def __init__(self, *kinds: type[Message], **most: float) -> None:
+        self._kinds, self._most = {kind.kind: kind for kind in kinds}, most
+
+    def read(self, frame: Frame) -> Message:
+        """Return the message that a frame is.
+
+        Raises:
+            InvalidMessage: it is none of these.
+        """
+        kind = self._kinds.get(frame.kind)
+        if kind is None:
+            raise InvalidMessage(f"{frame.kind!r} is no message that is understood here")
+        try:
+            message = read(kind, frame.header, **self._most)
+        except InvalidMessage as error:
+            raise InvalidMessage(f"{frame.kind}: {error}") from None
+        object.__setattr__(message, "payload", frame.payload)
+        return message
+
+
+def read(cls: type[T], said: Any, **most: float) -> T:
+    """Return the dataclass `cls` that a JSON object is.
+
+    Args:
+        most: as `Dialect` has it.
+
+    Raises:
+        InvalidMessage: it is none; names the field.
+    """
+    kind: Any = cls
+    found: T = _reader(kind)(said, most)
+    return found
+
+
+def invalid(value: Any, what: str) -> InvalidMessage:
+    """Return the error that a value is not what is due."""
+    return InvalidMessage(f"{reprlib.repr(value)} is {what}")
+
+
+def cleaned(value: str) -> str:
+    """Return a text without what would make a terminal do something, and not longer than TEXT."""
+    return _CONTROLS.sub("?", value[:TEXT])
+
+
+@cache
+def _reader(hint: Any) -> Read:
+    """Return a function that checks a value against an annotation, and returns what it stands for."""
+    make = _MADE.get(get_origin(hint))
+    if make is not None:
+        return make(get_args(hint))
+    return _SIMPLE.get(hint) or (_one_of(hint) if issubclass(hint, Enum) else _object(hint))
+
+
+def _fail(value: Any, what: str) -> Any:
+    raise invalid(value, what)
+
+
+def _is(kind: type, what: str, change: Callable[[Any], Any] = lambda value: value) -> Read:
+    return lambda value, _: change(value) if type(value) is kind else _fail(value, what)
+
+
+def _digits(value: str) -> bytes:
+    try:
+        return bytes.fromhex(value)
+    except ValueError:
+        raise invalid(value, "no hexadecimal digits") from None
+
+
+def _codec(value: str) -> Codec:
+    name, *numbers = value.split(" ")
+    try:
+        codec = codec_of(name, [float(number) for number in numbers])
+    except (ValueError, OverflowError) as error:
+        raise invalid(value, f"no codec of ours: {error}") from None
+    return codec if len(codec.numbers) == len(numbers) else _fail(value, "no codec of ours: it has more options")
+
+
+def _number(kind: type, bounds: Range) -> Read:
+    allowed, what = ((int, float), "number") if kind is float else ((int,), "whole number")
+
+    def number(value: Any, most: Limits) -> Any:
+        high = most[bounds.most] if isinstance(bounds.most, str) else bounds.most
+        if type(value) not in allowed or not bounds.low <= value <= high:
+            raise invalid(value, f"no {what} from {bounds.low} to {high}")
+        return kind(value)
+
+    return number
+
+
+def _tuple(arguments: tuple[Any, ...]) -> Read:
+    """Of one type, any number of them; or of these."""
+    count = None if arguments[-1] is Ellipsis else len(arguments)
+    parts = [_reader(argument) for argument in arguments if argument is not Ellipsis]
+
+    def several(value: Any, most: Limits) -> Any:
+        if not isinstance(value, list | tuple) or (count is not None and len(value) != count):
+            raise invalid(value, "no list" + (f" of {count}" if count is not None else ""))
+        return tuple([part(one, most) for part, one in zip(parts if count else len(value) * parts, value, strict=True)])
+
+    return several
+
+
+def _dictionary(arguments: tuple[Any, ...]) -> Read:
+    inner = _reader(arguments[1])
+
+    def dictionary(value: Any, most: Limits) -> Any:
+        if not isinstance(value, dict):
+            raise invalid(value, "no object")
+        return {key: inner(one, most) for key, one in value.items()}
+
+    return dictionary
+
+
+def _or_none(arguments: tuple[Any, ...]) -> Read:
+    inner = _reader(arguments[0])
+    return lambda value, most: None if value is None else inner(value, most)
+
+
+def _one_of(kind: type[Enum]) -> Read:
+    word = _word(tuple(one.value for one in kind))
+    return lambda value, most: kind(word(value, most))
+
+
+def _word(words: tuple[Any, ...]) -> Read:
+    return lambda value, _: value if type(value) is str and value in words else _fail(value, "no word of ours")
+
+
+def _object(cls: type) -> Read:
+    hints = get_type_hints(cls, include_extras=True)
+    parts = [(field, _reader(hints[field.name])) for field in fields(cls)]
+
+    def object_(value: Any, most: Limits) -> Any:
+        if not isinstance(value, dict):
+            raise invalid(value, "no object")
+        if not issubclass(cls, Message) and (more := value.keys() - hints.keys()):
+            raise InvalidMessage(f"{reprlib.repr(sorted(more))} belong to no {cls.__name__}")
+        given = dict[str, Any]()
+        for field, part in parts:
+            if field.name in value:
+                try:
+                    given[field.name] = part(value[field.name], most)
+                except InvalidMessage as error:
+                    raise InvalidMessage(f"{field.name}: {error}") from None
+            elif field.default is MISSING:
+                raise InvalidMessage(f"{field.name} is missing")
+        return cls(**given)
+
+    return object_
+
+
+_SIMPLE: dict[Any, Read] = {
+    Any: lambda value, _: value,
+    int: _number(int, Range()),
+    float: _number(float, Range()),
+    bool: _is(bool, "neither true nor false"),
+    str: _is(str, "no text", cleaned),
+    bytes: _is(str, "no text", _digits),
+    Codec: _is(str, "no text", _codec),
+}
+_MADE: dict[Any, Callable[[tuple[Any, ...]], Read]] = {
+    Annotated: lambda arguments: _number(*arguments),
+    Literal: _word,
+    dict: _dictionary,
+    tuple: _tuple,
+    Union: _or_none,
+    types.UnionType: _or_none,
+}
+
+
+def table(value: Any, like: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of the shape and type of `like`, from nested lists; whole numbers are below BOUND.
+
+    Raises:
+        InvalidMessage: they are none.
+    """
+    try:
+        found = np.asarray(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise invalid(value, f"no numbers of shape {like.shape}") from error
+    if found.shape != like.shape:
+        raise InvalidMessage(f"numbers of shape {found.shape}, where {like.shape} is due")
+    if found.size and found.dtype.kind not in ("if" if like.dtype.kind == "f" else "i"):
+        raise invalid(value, f"no numbers of type {like.dtype}")
+    if like.dtype.kind == "i" and found.size and not (found.min() > -BOUND and found.max() < BOUND):
+        raise InvalidMessage(f"not all numbers are below {BOUND}")
+    return found.astype(like.dtype)
