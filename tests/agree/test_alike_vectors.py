@@ -8,9 +8,10 @@ import torch
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.control.messages import Piece, Replied
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
-from roundelay.runtime.hosts.transport.wire import Message
+from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
@@ -34,8 +35,8 @@ def came(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     take = bulk.take_piece
 
-    def noted(arena: Arena, message: Message, ranks: tuple[int, ...]) -> None:
-        found.append(str(message.header["name"]))
+    def noted(arena: Arena, message: Piece, ranks: tuple[int, ...]) -> None:
+        found.append(message.name)
         take(arena, message, ranks)
 
     monkeypatch.setattr(bulk, "take_piece", noted)
@@ -87,10 +88,11 @@ def test_a_vector_that_differs_all_the_same_is_sent() -> None:
     with pair() as (near, far, _):
         for name in ("row", "momentum"):
             bulk.give(MonitoredLink(near, 60), theirs, name, [1, 2], laid_out)
-        near.send("end", {})
+        MonitoredLink(near, 60).say(Replied())
         came = []
-        while (message := far.receive(60)).kind == "piece":
-            came.append((message.header["name"], message.header["rank"]))
+        said = Dialect(Piece, Replied, rank=3)
+        while isinstance(message := said.read(far.receive(60)), Piece):
+            came.append((message.name, message.rank))
             bulk.take_piece(mine, message, [1, 2])
     assert came == [("row", 2), ("momentum", 1), ("momentum", 2)]
     for rank in (1, 2):
