@@ -39,11 +39,13 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.arrivals import open_router
 from roundelay.runtime.hosts.control.host_links import HostLinks
+from roundelay.runtime.hosts.control.messages import Piece, Replied
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.terms import CONTROL, HostTerms, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Dialect
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, Arena, Layout, create_file
@@ -159,15 +161,15 @@ class VirtualHost:
             ) as link:
                 laid_out = link.receive(PATIENCE_SECONDS).header["laid_out"]
                 bulk.give(MonitoredLink(link, PATIENCE_SECONDS), self.arena, "row", [self.number], laid_out)
-                link.send("replied", {})
+                MonitoredLink(link, PATIENCE_SECONDS).say(Replied())
                 link.receive(PATIENCE_SECONDS)
             return
         laid_out = bulk.lay_out(self.arena, alike, 0, range(1, self.learners))
-        came = take_links(self.router, self.learners - 1)
+        came, pieces = take_links(self.router, self.learners - 1), Dialect(Piece, Replied, rank=self.learners - 1)
         for link in came:
             link.send("give", {"laid_out": laid_out})
         for link in came:
-            while (message := link.receive(PATIENCE_SECONDS)).kind == "piece":
+            while isinstance(message := pieces.read(link.receive(PATIENCE_SECONDS)), Piece):
                 bulk.take_piece(self.arena, message, range(self.learners))
             self.into_first += link.received_bytes
             link.send("thanks", {})

@@ -8,7 +8,7 @@ import torch
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.hosts.control import bulk
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.control.messages import End, Piece
+from roundelay.runtime.hosts.control.messages import Piece, Replied
 from roundelay.runtime.hosts.control.mirrors import names_alike
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.messages import Dialect
@@ -88,9 +88,10 @@ def test_a_vector_that_differs_all_the_same_is_sent() -> None:
     with pair() as (near, far, _):
         for name in ("row", "momentum"):
             bulk.give(MonitoredLink(near, 60), theirs, name, [1, 2], laid_out)
-        near.say(End())
-        came, dialect = [], Dialect(Piece, End, rank=2)
-        while isinstance(message := dialect.read(far.receive(60)), Piece):
+        MonitoredLink(near, 60).say(Replied())
+        came = []
+        said = Dialect(Piece, Replied, rank=3)
+        while isinstance(message := said.read(far.receive(60)), Piece):
             came.append((message.name, message.rank))
             bulk.take_piece(mine, message, [1, 2])
     assert came == [("row", 2), ("momentum", 1), ("momentum", 2)]
