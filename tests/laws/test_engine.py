@@ -182,6 +182,20 @@ def test_nothing_happens_with_a_peer_that_is_gone(when: str) -> None:
     assert not notes.counts.exchanges.any()
 
 
+def test_a_peer_that_comes_back_while_an_exchange_is_begun_with_it_is_gone_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Asked twice, it would be done at once, and a repeated run, which knows that it was done, would defer it."""
+    notes, found = Notes(), [False, True]
+    monkeypatch.setattr(notes, "lives", lambda _: found.pop(0))
+
+    async def role(_: LearnerState) -> None:
+        assert await Wait(await Begin(Exchange(2, pair_average_))) is None
+
+    run(notes, role)
+    assert notes.log == ["note gone"]
+
+
 def test_a_deferred_exchange_does_not_outlive_its_segment() -> None:
     notes = Notes()
 

@@ -247,13 +247,16 @@ class Engine:
                 self._finish_asked(handle)
             return handle.reply  # type: ignore[no-any-return]
         if not backend.lives(peer):
-            if self._trace is not None:
-                self._trace.note(Kind.GONE, peer)
+            self._gone(peer)
             return None
         version = backend.reach(effect)
         if version is not LATER and version is not None and type(effect) is Exchange:
             self._me.count_exchange(effect, version)
         return version
+
+    def _gone(self, peer: int) -> None:
+        if self._trace is not None:
+            self._trace.note(Kind.GONE, peer)
 
     def _gather(self, gather: Gather) -> Any:
         """Come to a gathering, and go on when it is closed."""
@@ -324,8 +327,10 @@ class Engine:
             else:
                 self._ask(effect, handle)
             return True
-        if not self._backend.lives(peer):
-            return False
+        if not self._backend.lives(peer):  # asked once: it may come back at any moment, and a repeated run asks once
+            self._gone(peer)
+            handle.finish(None)
+            return True
         if self._backend.starts(effect, handle):
             return True
         if type(effect) is not Exchange or deferred is None or deferred.occupied:
