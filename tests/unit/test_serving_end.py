@@ -43,7 +43,9 @@ def _empty(folder: Path) -> None:
         path.unlink()
 
 
-def ended(recognisers: Recognisers, clients: Callable[[int], None]) -> tuple[signal.Signals, list[str]]:
+def ended(
+    recognisers: Recognisers, clients: Callable[[int], None], endpoint: Endpoint | None = None
+) -> tuple[signal.Signals, list[str]]:
     """The signal that ends a server whose clients do this in a thread of their own, and its remarks."""
     remarks, threads = list[str](), list[threading.Thread]()
 
@@ -51,7 +53,8 @@ def ended(recognisers: Recognisers, clients: Callable[[int], None]) -> tuple[sig
         threads.append(threading.Thread(target=clients, args=[port]))
         threads[0].start()
 
-    number = serve(Endpoint(recognisers, "held"), listening("127.0.0.1", 0), ready, remarks.append, lambda: None)
+    endpoint = endpoint or Endpoint(recognisers, "held")
+    number = serve(endpoint, listening("127.0.0.1", 0), ready, remarks.append, lambda: None)
     threads[0].join(60)
     return number, remarks
 
@@ -102,16 +105,17 @@ def test_who_speaks_is_heard_to_the_end(recognisers: Recognisers) -> None:
 
 def test_a_client_that_asks_nothing_is_not_waited_for(recognisers: Recognisers) -> None:
     """One that is silent, and one that has not said all."""
-    links = list[socket.socket]()
+    links, endpoint = list[socket.socket](), Endpoint(recognisers, "held")
 
     def connect(port: int) -> None:
         for sent in (b"", b"GET / HT", b"POST /v1/audio/transcriptions HTTP/1.1\r\nContent-Length: 9\r\n\r\n1"):
             links.append(socket.create_connection(("127.0.0.1", port), 60))
             links[-1].sendall(sent)
         asked(port, ["LOW"])  # connections are taken in turn
+        until(lambda: not endpoint.at_hand)  # its answer is here before it is over there
         signal.raise_signal(signal.SIGTERM)
 
-    assert ended(recognisers, connect) == (signal.SIGTERM, [])
+    assert ended(recognisers, connect, endpoint) == (signal.SIGTERM, [])
     for link in links:
         with link:
             while link.recv(1 << 16):
