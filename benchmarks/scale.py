@@ -299,7 +299,7 @@ def hear(pipe: Connection) -> Any:
 
 
 def shown(found: Sequence[dict[str, Any]]) -> str:
-    """A table."""
+    """Return a table."""
     heads = ["strategy", "parameters", "learners", *COUNTS.values()]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for one in found:

@@ -200,7 +200,7 @@ def seconds_to_loss(of: Problem, way: Way, rate: float, exchange: float, seed: i
 
 
 def best(of: Problem, way: Way, rates: Sequence[float], exchange: float, seeds: int) -> dict[float, list[float]]:
-    """Seconds by seed, of rates up to one that is far beyond the best."""
+    """Return seconds by seed, of rates up to one that is far beyond the best."""
     found: dict[float, list[float]] = {}
     least = math.inf
     for rate in rates:

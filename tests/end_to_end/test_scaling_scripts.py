@@ -55,7 +55,7 @@ def scaling(*options: str, behind: tuple[str, ...] = ARGUMENTS) -> int:
 
 
 def work(strategy: str = "adpsgd", learners: int = 2, slow: tuple[str, ...] = ()) -> ScriptWork:
-    """The work of the last way, at the first rate."""
+    """Return the work of the last way, at the first rate."""
     wanted = Contenders([strategy], (learners,), 1, slow)
     trials = ScriptTrials.of(Script(Path("train.py"), ARGUMENTS), wanted, (0.1, 0.2), Path("all"))
     return ScriptWork(trials.tunings(trials.rates)[-1].trials[0], False, Silent(), Interrupt())

@@ -18,7 +18,7 @@ WORDS = Dialect(Word)
 
 
 def received(message: M, payload: Any = b"", **changed: Any) -> M:
-    """The message as the other end reads it, with fields `changed` on the way."""
+    """Return the message as the other end reads it, with fields `changed` on the way."""
     header = json.loads(json.dumps(message.header, default=plain)) | changed
     found = Dialect(type(message), **MOST).read(Frame(message.kind, header, memoryview(payload)))
     assert isinstance(found, type(message))

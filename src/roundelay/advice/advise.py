@@ -42,7 +42,7 @@ class MinibatchShare:
     filled: float
 
     def said(self) -> str:
-        """The larger total with its rate, in words, where the share is too small; else empty."""
+        """Return the larger total with its rate, in words, where the share is too small; else empty."""
         if self.filled >= FILLED:
             return ""
         return (
@@ -154,7 +154,7 @@ class BesideAlone:
         return self.sooner <= 1
 
     def said(self) -> str:
-        """The comparison in words, with what to do."""
+        """Return the comparison in words, with what to do."""
         one, several = written(self.alone.seconds), written(self.together.seconds)
         if self.one_is_best:
             return (

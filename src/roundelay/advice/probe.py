@@ -32,7 +32,7 @@ def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, A
 
 
 def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
-    """Seconds of a gradient of one of the plan's minibatches, by as many threads as a learner has there."""
+    """Return seconds of a gradient of one of the plan's minibatches, by as many threads as a learner has there."""
     x = learner.initial()
     gradient = torch.empty_like(x)
 

@@ -188,7 +188,7 @@ def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> 
 
 
 def from_plain(said: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The inverse of `to_plain`.
+    """Return the inverse of `to_plain`.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.

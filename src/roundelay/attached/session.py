@@ -400,7 +400,7 @@ class Session:
     # Inside -----------------------------------------------------------------------------------------------------------
 
     def _started(self, seed: int) -> RunStarted:
-        """The first record of a log of held-out losses."""
+        """Return the first record of a log of held-out losses."""
         return RunStarted(
             wall_s=0.0,
             strategy=self.strategy.name,

@@ -213,7 +213,7 @@ class _Drawn:
 
 
 def draw(claim: Claim, evidence: Evidence) -> str:
-    """The SVG of a claim's figure; empty where it has none."""
+    """Return the SVG of a claim's figure; empty where it has none."""
     if claim.figure is None:
         return ""
     figure = claim.figure
@@ -238,7 +238,7 @@ def draw(claim: Claim, evidence: Evidence) -> str:
 
 
 def _lines(figure: Figure, evidence: Evidence) -> tuple[list[_Drawn], list[object]]:
-    """The lines, and the values of x in order."""
+    """Return the lines, and the values of x in order."""
     found = measured(evidence.rows, evidence.keys, figure.y, figure.rows, figure.over, figure.same)
     groups: dict[str, list[tuple[object, Measured]]] = {}
     for one in found:

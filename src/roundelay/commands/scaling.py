@@ -107,7 +107,7 @@ def _scaling(options: argparse.Namespace) -> int:
 
 
 def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """The strategies; and overrides of a recipe, or arguments of a script.
+    """Return the strategies; and overrides of a recipe, or arguments of a script.
 
     Raises:
         UserError: as `check_axes`; what is given is for the other of the two.

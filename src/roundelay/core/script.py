@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 
 
 def is_script(text: str) -> bool:
-    """True if a word of the command line names a Python script."""
+    """Return True if a word of the command line names a Python script."""
     return text.endswith(".py")
 
 

@@ -114,7 +114,7 @@ class CombinedScores(nn.Module):
         return tuple(name for kind in range(len(self.kinds)) for name in self.inputs_of(kind))
 
     def inputs_of(self, kind: int) -> tuple[str, ...]:
-        """Names of features, mean and standard deviation of a kind."""
+        """Return names of features, mean and standard deviation of a kind."""
         return INPUTS if len(self.kinds) == 1 else tuple(f"{name}_{kind + 1}" for name in INPUTS)
 
     @property
@@ -138,7 +138,7 @@ class CombinedScores(nn.Module):
 
 
 def combined_scores(models: Sequence[AcousticModel], packed: PackedModel, folder: Path) -> CombinedScores:
-    """The networks of the packed model in `folder`, as others call them.
+    """Return the networks of the packed model in `folder`, as others call them.
 
     Raises:
         UserError: a network cannot be exported; they have rows for different frames.

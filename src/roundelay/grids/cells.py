@@ -93,7 +93,7 @@ class Cell:
 
 
 def of_recipe(configuration: Configuration) -> RecipeConfiguration:
-    """The same configuration, which is a recipe's: of a grid over a recipe all are."""
+    """Return the same configuration, which is a recipe's: of a grid over a recipe all are."""
     assert isinstance(configuration, RecipeConfiguration)
     return configuration
 

@@ -175,7 +175,7 @@ def record_of(outcome: Outcome) -> CellRecord:
 
 
 def configuration_json(what: Configuration) -> dict[str, Any]:
-    """A configuration in files for machines: who trains together, without axes."""
+    """Return a configuration in files for machines: who trains together, without axes."""
     return {
         "strategy": what.strategy.name,
         "label": what.strategy.label,
@@ -185,13 +185,13 @@ def configuration_json(what: Configuration) -> dict[str, Any]:
 
 
 def outcome_json(outcome: Outcome | CellRecord) -> dict[str, Any]:
-    """The end of a training in files for machines."""
+    """Return the end of a training in files for machines."""
     folder = outcome.directory if isinstance(outcome, CellRecord) else outcome.cell.exp
     return {"directory": folder.name, "state": outcome.state.value, "error": outcome.error or None}
 
 
 def spread_json(found: Spread) -> dict[str, Any] | None:
-    """A figure over seeds in files for machines; None without values."""
+    """Return a figure over seeds in files for machines; None without values."""
     if not found.values:
         return None
     return {

@@ -133,7 +133,7 @@ def _key(way: Way) -> _Key:
 
 
 def _by_way(clock: OneClock) -> dict[_Key, Series]:
-    """The judged runs of each way; none of one of which some are not there."""
+    """Return the judged runs of each way; none of one of which some are not there."""
     found = {}
     for way in clock.ways:
         done = [one.cell.exp for one in way.judged if one.state is CellState.FINISHED]
@@ -143,7 +143,7 @@ def _by_way(clock: OneClock) -> dict[_Key, Series]:
 
 
 def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[Alone | None, list[_Row]]:
-    """Rows of one clock's ways, with the seconds of the same that were `simulated`."""
+    """Return rows of one clock's ways, with the seconds of the same that were `simulated`."""
     series = _by_way(clock)
     first = series.get(_key(clock.ways[0]))
     alone = None if first is None else beside_alone([*series.values()], clock.loss)
@@ -184,7 +184,7 @@ def _notes(row: _Row) -> list[str]:
 
 
 def _titles(rows: Sequence[_Row]) -> list[str]:
-    """Titles of the columns; of what was predicted only where something was."""
+    """Return titles of the columns; of what was predicted only where something was."""
     return [title for title in COLUMNS if title != PREDICTED or any(row.predicted.values for row in rows)]
 
 
@@ -193,7 +193,7 @@ def _table(rows: Sequence[_Row]) -> list[list[str]]:
 
 
 def _cells(row: _Row) -> dict[str, str]:
-    """Cells by title."""
+    """Return cells by title."""
     times = row.seconds
     seeds = f"{times.n}/{len(row.way.judged)}" if row.way.judged else MISSING
     rate = MISSING if row.way.rate is None else f"{row.way.rate:g}" + ", at the edge" * bool(row.way.choice.edges)
@@ -210,7 +210,7 @@ def _cells(row: _Row) -> dict[str, str]:
 
 
 def _written(times: Spread) -> str:
-    """Seconds, with their range; empty for none."""
+    """Return seconds, with their range; empty for none."""
     return f"{times.mean:.1f}{_range(times, 1)}" if times.values else ""
 
 

@@ -58,14 +58,14 @@ class Script:
             )
 
     def filled(self, values: Mapping[str, str]) -> list[str]:
-        """The arguments of a training; `values` by place."""
+        """Return the arguments of a training; `values` by place."""
         found = list(self.arguments)
         for place, value in values.items():
             found = [text.replace(place, value) for text in found]
         return found
 
     def kept(self) -> dict[str, Any]:
-        """All that tells it from another script, in a plain mapping."""
+        """Return all that tells it from another script, in a plain mapping."""
         digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
         return {"file": str(self.path.absolute()), "sha256": digest, "arguments": list(self.arguments)}
 
@@ -84,7 +84,7 @@ class ScriptConfiguration(Configuration):
     rate: str = ""
 
     def kept(self, seed: int) -> dict[str, Any]:
-        """The content of recipe.yaml in the training's directory."""
+        """Return the content of recipe.yaml in the training's directory."""
         return {
             "name": self.script.path.stem,
             "script": self.script.kept(),
@@ -113,7 +113,7 @@ class ScriptTrials(Trials):
 
     @classmethod
     def of(cls, script: Script, contenders: Contenders, rates: Sequence[float], folder: Path) -> "ScriptTrials":
-        """The trials of a script at these rates.
+        """Return the trials of a script at these rates.
 
         Raises:
             UserError: there are fewer than two rates.

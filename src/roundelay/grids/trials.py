@@ -39,11 +39,11 @@ class Trials(ABC):
 
     @abstractmethod
     def tunings(self, rates: Sequence[float]) -> tuple[Tuning, ...]:
-        """Each way with a trial at each of these rates, one learner alone first."""
+        """Return each way with a trial at each of these rates, one learner alone first."""
 
     @abstractmethod
     def cell(self, configuration: Configuration, seed: int) -> Cell:
-        """The training of a configuration under a seed."""
+        """Return the training of a configuration under a seed."""
 
     @property
     @abstractmethod
@@ -82,7 +82,7 @@ class RecipeTrials(Trials):
     def of(
         cls, source: str, overrides: Sequence[str], contenders: Contenders, rates: Sequence[float], folder: Path
     ) -> "RecipeTrials":
-        """The trials of a recipe at these rates, or at those of `FACTORS`.
+        """Return the trials of a recipe at these rates, or at those of `FACTORS`.
 
         Raises:
             UserError: as `plan`.

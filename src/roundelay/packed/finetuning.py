@@ -284,7 +284,7 @@ def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: P
 
 
 def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:
-    """Guessed pronunciations of the words that no dictionary has.
+    """Return guessed pronunciations of the words that no dictionary has.
 
     Raises:
         UserError: some cannot be guessed; names all.

@@ -504,7 +504,7 @@ def _jobs(
 
 
 def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:
-    """The columns.
+    """Return the columns.
 
     Args:
         units: of the networks; None: they give tied states, which the folder says.

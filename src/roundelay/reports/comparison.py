@@ -268,7 +268,7 @@ def _seeds_text(seeds: Sequence[int]) -> str:
 
 
 def briefly(comparison: Comparison, common: Shared) -> Comparison:
-    """The comparison, its series under names without what is common."""
+    """Return the comparison, its series under names without what is common."""
     return replace(comparison, series=tuple(replace(s, name=_brief(s, common)) for s in comparison.series))
 
 

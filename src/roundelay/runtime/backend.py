@@ -110,7 +110,7 @@ class ClockedBackend(Backend):
 
     @abstractmethod
     def now(self) -> float:
-        """Seconds on the runtime's clock."""
+        """Return seconds on the runtime's clock."""
 
     def entered(self, effect: Effect[Any], at: float) -> None:
         """The learner is in `effect` since `at` seconds; for people who ask who waits for whom."""

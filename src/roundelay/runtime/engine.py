@@ -181,7 +181,7 @@ class Engine:
     # Effects ----------------------------------------------------------------------------------------------------------
 
     def perform(self, effect: Effect[Any]) -> Any:
-        """The reply to an effect.
+        """Return the reply to an effect.
 
         Raises:
             TypeError: there is no rule for it.
@@ -271,7 +271,7 @@ class Engine:
         raise AssertionError("a gathering has a reply")
 
     def _gather_here(self, gather: Gather) -> Generator[bool | Later, None, None]:
-        """All parts of it: LATER, as often as there is to wait, and then the reply."""
+        """Return all parts of it: LATER, as often as there is to wait, and then the reply."""
         backend, trace = self._backend, self._trace
         while (counts := backend.admits(gather)) is LATER:
             yield LATER

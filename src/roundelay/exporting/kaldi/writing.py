@@ -212,7 +212,7 @@ def _said(answer: bool) -> str:
 
 
 def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
-    """The one filterbank that all networks of a packed model hear.
+    """Return the one filterbank that all networks of a packed model hear.
 
     Raises:
         UserError: they hear something else.
@@ -226,7 +226,7 @@ def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
 
 
 def frame_options(part: Filterbank, rate: int) -> dict[str, object]:
-    """Options of compute-fbank-feats."""
+    """Return options of compute-fbank-feats."""
     config = part.fbank
     return {
         "sample-frequency": rate,
@@ -244,7 +244,7 @@ def frame_options(part: Filterbank, rate: int) -> dict[str, object]:
 
 
 def option_lines(options: Mapping[str, object]) -> str:
-    """Contents of a file of options."""
+    """Return contents of a file of options."""
     return "".join(f"--{name}={value}\n" for name, value in options.items())
 
 
@@ -257,7 +257,7 @@ def global_statistics(mean: Sequence[float], std: Sequence[float]) -> str:
 
 
 def with_transition_ids(graph: GraphOfStates, model: TransitionModel, word_cost: float) -> Arcs:
-    """The graph with transition-ids for input labels, and the costs of words."""
+    """Return the graph with transition-ids for input labels, and the costs of words."""
     first = dict(zip((told[:3] for told in model.tuples), model.first_ids.tolist(), strict=True))
     loop_of = np.array([0, *(first[state] for state in graph.states)])
     arcs = graph.arcs.arcs.copy()
@@ -281,7 +281,7 @@ def write_graph_folder(folder: Path, graph: GraphOfStates, arcs: Arcs, pdfs: int
 
 
 def symbols(names: Sequence[str]) -> str:
-    """Contents of a symbol table: a name and its number a line."""
+    """Return contents of a symbol table: a name and its number a line."""
     return "".join(f"{name} {number}\n" for number, name in enumerate(names))
 
 

@@ -148,7 +148,7 @@ class VisitServer:
 
 
 def _answer(link: Link, kind: type[M], seconds: float) -> M:
-    """The answer to what was said.
+    """Return the answer to what was said.
 
     Raises:
         LinkError: there is none, or it is another.

@@ -372,7 +372,7 @@ def live_folder(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def report_folder(environment: Mapping[str, str] = os.environ) -> str:
-    """The folder of the held-out losses that a session reports; empty where none is named."""
+    """Return the folder of the held-out losses that a session reports; empty where none is named."""
     return environment.get(REPORT, "")
 
 

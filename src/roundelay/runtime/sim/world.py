@@ -147,7 +147,7 @@ class VirtualWorld:
             self.end(other.learner)
 
     def missing(self) -> str:
-        """The learners that others wait for, for people."""
+        """Return the learners that others wait for, for people."""
         return (
             f"allreduce groups and who is missing in them: {self._means.missing()}; learners that wait for their "
             f"neighbours in mix number: {self._mixes.missing()}"
@@ -166,7 +166,7 @@ class VirtualWorld:
         return end
 
     def hold_centre(self, rank: int, there: Codec | None) -> int:
-        """The time when a row in the form `there`, or a word, of learner `rank` has come to the centre."""
+        """Return the time when a row in the form `there`, or a word, of learner `rank` has come to the centre."""
         prices = self.prices
         return self.hold(prices.held(rank, prices.centre), prices.reach_ns(rank, prices.centre, there, None))
 

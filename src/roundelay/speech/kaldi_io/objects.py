@@ -133,7 +133,7 @@ def _text_ints(source: ByteSource, line: bytes, key: str | None, at: int) -> Int
 
 
 def read_compressed(source: ByteSource, form: str, key: str | None) -> npt.NDArray[np.float32]:
-    """A compressed matrix (kaldi/src/matrix/compressed-matrix.h).
+    """Return a compressed matrix (kaldi/src/matrix/compressed-matrix.h).
 
     CM: one byte a number, column after column, each piecewise linear between four percentiles of its column; CM2 and
     CM3: two bytes and one byte a number, linear between the smallest and the largest of the matrix.

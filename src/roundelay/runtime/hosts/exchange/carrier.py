@@ -89,7 +89,7 @@ class RowCarrier:
             return reply.version
 
     def ask(self, peer: int, gather: Gathering, comes: bool = False) -> RowReply | None:
-        """The reply of the host of row `peer` to a question about a gathering, or to one who `comes` to it with
+        """Return the reply of the host of row `peer` to a question about a gathering, or to one who `comes` to it with
         nothing; None: nobody is there.
 
         Raises:
@@ -105,7 +105,7 @@ class RowCarrier:
         return reply if isinstance(reply, RowReply) else None
 
     def _next(self) -> int:
-        """The number of the next message."""
+        """Return the number of the next message."""
         self._number += 1
         return self._number
 

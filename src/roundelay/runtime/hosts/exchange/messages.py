@@ -178,7 +178,7 @@ class ExchangeTerms:
 
     @classmethod
     def asked_for(cls, request: PeerRequest, layout: Layout) -> Self:
-        """The terms that a learner of this host asks for, of a whole row in full precision."""
+        """Return the terms that a learner of this host asks for, of a whole row in full precision."""
         whole, private, report = Fragment.whole(layout.parameters), len(request.private), request.report
         return cls(
             request.peer,
@@ -196,7 +196,7 @@ class ExchangeTerms:
     def message(
         self, n: int, kind: type[ExchangeMessage] = ExchangeMessage, gather: Gathering | None = None
     ) -> ExchangeMessage:
-        """The message of number `n` that says these terms."""
+        """Return the message of number `n` that says these terms."""
         return kind(
             self.rule,
             self.since,
@@ -328,7 +328,7 @@ class ExchangeTerms:
 
 
 def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy: Strategy | None) -> Gather:
-    """The gathering to which a learner elsewhere comes, or waits in.
+    """Return the gathering to which a learner elsewhere comes, or waits in.
 
     Args:
         give: what it gives, if anything.

@@ -258,7 +258,7 @@ class NodeMeans(DeviceMeans):
         return work
 
     def _open_group(self) -> Any:
-        """The process group of this node, all of which have come to its first mean."""
+        """Return the process group of this node, all of which have come to its first mean."""
         if self._group is None:
             store = FileStore(os.path.join(self._collectives.folder, "nodes"))
             place = GroupPlace(self._members.index(self._rank), len(self._members), LOOPBACK, self._patience.seconds)
