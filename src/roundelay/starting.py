@@ -34,6 +34,7 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.init import FirstPhase, Init
 from roundelay.recipes.kept import kept_recipe
 from roundelay.recipes.recipe import Decoding, Recipe, Training, as_it_was
+from roundelay.runtime.learners_rate import settled
 from roundelay.runtime.resize import resized
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.saving import FOLDER
@@ -223,7 +224,8 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     training = as_it_was(read_yaml(exp / RECIPE))["training"]
     state = load_checkpoint(path).state
     shared = not training.get("minibatch_per_learner")
-    strategy = make_strategy(training["strategy"], training["options"]).under(training.get("rate", "fastest"), shared)
+    strategy = make_strategy(training["strategy"], training["options"])
+    strategy = strategy.under(settled(training.get("rate", "auto"), strategy, shared), shared)
     learners = len(state.vectors["row"])
     row = resized(state, strategy.holders(tuple(range(learners))), 1, strategy.weighed).vectors["row"][0]
     return _Source(path, _named(row, module, path), _targets_of_run(exp), str(path))
