@@ -86,6 +86,18 @@ def test_the_estimate_is_near_the_truth_after_the_first_steps_and_follows_gradie
     assert gain(noisy.signal, 2) > 1.75
 
 
+def test_a_large_gradient_is_known_by_a_sample_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signal in the first half alone, so that the first elements, or the last, would say another share."""
+    monkeypatch.setattr("roundelay.algorithms.gain.MOST", 1 << 12)
+    drawn, mean = np.random.default_rng(2), torch.zeros(100_003)
+    mean[:50_000] = 1.0
+    known = GradientNoise(np.zeros(len(NOISE_SCALARS)))
+    for step in range(20 * PERIOD):
+        if known.wants(step):
+            known.look(step, mean + torch.from_numpy(drawn.standard_normal(100_003, dtype=np.float32)))
+    assert known.signal == pytest.approx(1 / 3, rel=0.1)
+
+
 def test_a_pair_whose_second_gradient_never_came_tells_nothing() -> None:
     scalars = np.zeros(len(NOISE_SCALARS))
     known = GradientNoise(scalars)

@@ -39,6 +39,10 @@ NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept")
 one whose gradient is kept."""
 EARLIER: Final = "earlier gradient"
 """Name of the vector (P,) in which the first gradient of a pair waits for the second."""
+MOST: Final = 1 << 22
+"""Elements of a gradient that are looked at, at most: a sample of so many says as much as all of a large model's."""
+_SPREAD: Final = 256
+"""Places in a larger one, evenly apart, that they are taken from."""
 _PIECE: Final = 16_384
 """Elements summed at a time: few enough that torch sums them on one thread, in one order."""
 
@@ -63,7 +67,7 @@ class GradientNoise:
 
     Args:
         scalars: (len(NOISE_SCALARS),), zero at first; changed in place.
-        earlier: (P,), overwritten; None: made when it is needed.
+        earlier: (P,), overwritten as far as it is needed; None: made when it is.
     """
 
     def __init__(self, scalars: NDArray[np.float64], earlier: Tensor | None = None) -> None:
@@ -82,14 +86,16 @@ class GradientNoise:
     def look(self, step: int, gradient: Tensor) -> None:
         """Take the gradient (P,) of a step that is wanted. Steps are counted from 0, and may be left out."""
         if step % 2 == 0:
+            part = _part(gradient)
             if self._earlier is None:
-                self._earlier = torch.empty_like(gradient)
-            self._earlier.copy_(gradient)
+                self._earlier = torch.empty_like(part)
+            self._earlier[: len(part)].copy_(part)
             self._scalars[2] = step + 1
         elif self._scalars[2] == step and self._earlier is not None:
             self._scalars[2] = 0
-            earlier = self._earlier
-            self._add((_inner(gradient, gradient) + _inner(earlier, earlier)) / 2, _inner(gradient, earlier))
+            part = _part(gradient)
+            earlier = self._earlier[: len(part)]
+            self._add((_inner(part, part) + _inner(earlier, earlier)) / 2, _inner(part, earlier))
 
     def forget(self) -> None:
         """Drop the first gradient of a pair whose second has not come."""
@@ -113,6 +119,14 @@ class GradientNoise:
             1 - products / squares - self._scalars[0]
         )
         self._scalars[1] += 1
+
+
+def _part(gradient: Tensor) -> Tensor:
+    """Return (P,), or `MOST` of its elements."""
+    if len(gradient) <= MOST:
+        return gradient
+    width = len(gradient) // _SPREAD
+    return gradient[: _SPREAD * width].view(_SPREAD, width)[:, : MOST // _SPREAD].reshape(-1)
 
 
 def _inner(x: Tensor, y: Tensor) -> float:
