@@ -23,6 +23,7 @@ from roundelay.runtime.learners_rate import (
     settled,
     work_of,
 )
+from roundelay.runtime.resize import resized
 from roundelay.runtime.sim.driver import SimRuntime
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
@@ -332,3 +333,12 @@ def test_a_kept_recipe_of_an_earlier_version_goes_on_with_the_rate_of_one_learne
     for strategy in ("adpsgd:fixed-ring", "hadpsgd"):
         assert as_it_was({"training": {"strategy": strategy}})["training"]["rate"] == "as-is"
         assert as_it_was({"training": {"strategy": strategy, "rate": "fastest"}})["training"]["rate"] == "fastest"
+
+
+def test_a_run_that_one_learner_began_goes_on_with_two() -> None:
+    """What the gain keeps is there from the beginning, whatever the number of learners."""
+    made = Cluster(make_strategy("adpsgd"), NOISY, Sgd(), 1, shared_minibatch=False, rate="auto")
+    with SimRuntime(made) as alone, SimRuntime(replace(made, learners=2)) as both:
+        alone.segment(plan(PERIOD, 1, rate=0.01))
+        both.load(resized(alone.state(), (0,), 2, weighed=True))
+        assert both.segment(plan(PERIOD, 2, rate=0.01)).counts.rate_factors.max() > PERIOD

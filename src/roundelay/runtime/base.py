@@ -108,7 +108,8 @@ class Cluster:
 
     @property
     def _noise(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return noise_memory(self.rate, self.strategy.largest_factor(self.learners, self.shared_minibatch))
+        several = max(2, self.learners)  # one learner keeps them as well: others may join when it is resumed
+        return noise_memory(self.rate, self.strategy.largest_factor(several, self.shared_minibatch))
 
     def rate_factor(self, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]) -> RateFactor | None:
         """Return the factor on the learning rate of the learner that has this memory and these scalars; None: 1."""
