@@ -250,15 +250,15 @@ def seconds_to_loss(
 
 
 def loss_after(of: Problem, way: Way, rate: float, options: argparse.Namespace, share: float) -> tuple[float, float]:
-    """Return the seconds that a training at a falling rate takes, and the loss that it ends with, means over seeds."""
-    found = []
+    """Return the seconds of a training at a falling rate, and the loss that it ends with, in the mean over seeds.
+    (Seconds in which only a slow learner is still at its last minibatch are not counted.)"""
+    losses = []
     for seed in range(1, options.seeds + 1):
         learner = Watched(of.make(seed))
         with simulation(of, way, options, seed, learner) as runtime:
             runtime.segment(Falling(plan_of(of, way, options.falling * share, seed), rate))
-            found.append((runtime.now, learner.evaluate(runtime.consensus(), "dev").mean_loss))
-    seconds, loss = np.mean(found, axis=0)
-    return float(seconds), float(loss)
+            losses.append(learner.evaluate(runtime.consensus(), "dev").mean_loss)
+    return options.falling * share, float(np.mean(losses))
 
 
 def falling(of: Problem, options: argparse.Namespace, ways: Sequence[Way], rates: Sequence[float]) -> Iterator[str]:
