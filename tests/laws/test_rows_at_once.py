@@ -1,6 +1,7 @@
 """Exchanges between hosts whose two rows travel at the same time, one each way."""
 
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -29,19 +30,23 @@ def of(frame: Frame) -> torch.Tensor:
     return torch.frombuffer(frame.payload, dtype=torch.float32)
 
 
+def in_flight(host: Host, rank: int) -> bool:
+    return host.rows[rank].away
+
+
 def test_the_visited_row_comes_before_the_other_has_gone_and_is_in_flight_until_then() -> None:
     with hosts([0, 1, 1]) as (_, one):
         link, found = begun(one)
         assert found.kind == "found"
         assert torch.equal(of(found), start(1))
-        assert one.rows[1].away
+        assert in_flight(one, 1)
         assert ask(one.workers[2], Exchange(1, pair_average_)) is None
         with one.rows[1].writing():
             one.rows[1].vector.add_(1.0)  # a step meanwhile
         link.send("give", {"n": 1}, [bytes(4 * LONG)])
         reply = link.receive(60.0)
         assert (reply.kind, reply.header["version"], len(reply.payload)) == ("row", 2, 0)
-        assert not one.rows[1].away
+        assert not in_flight(one, 1)
         torch.testing.assert_close(one.rows[1].vector, start(1) / 2 + 1.0, rtol=0, atol=1e-6)
         link.send("again", {"n": 1})  # the reply with the row, for who has not had it
         assert torch.equal(of(link.receive(60.0)), start(1))
@@ -106,7 +111,7 @@ def test_learners_who_ask_each_other_at_once_average_and_do_not_swap(wire: str) 
             handles: list[tuple[Any, Any]] = []
             for host, rank in ((zero, 0), (one, 1)):
                 handles.append((host.workers[rank], ask(host.workers[rank], Begin(Exchange(1 - rank, pair_average_)))))
-            waits = [threading.Thread(target=lambda w=w, h=h: ask(w, Wait(h))) for w, h in handles]  # type: ignore[misc]
+            waits = [threading.Thread(target=partial(ask, w, Wait(h))) for w, h in handles]
             for thread in waits:
                 thread.start()
             for thread in waits:

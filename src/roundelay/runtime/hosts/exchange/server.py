@@ -467,6 +467,7 @@ class PeerSession:
             if not self._alive[self._asker]:  # it has died before anybody could hang up
                 raise TimeoutError("who asked is dead")
             message = link.hear(GIVE_DIALECT, max(0.0, self._until - time.monotonic()), into=came.view)
+            assert isinstance(message, GiveMessage)
             if message.n != number or len(message.payload) != len(payload):
                 raise InvalidMessage(f"{len(message.payload)} bytes of a row, where {len(payload)} are due")
         except BaseException as error:
