@@ -9,6 +9,10 @@ hosts. For an exchange with a row of higher rank, or with the centre, it
                 that row's lock, and replies with what that row was
     applies     the reply to the learner's row, as it is now, under its lock, and checks the row in
 
+The rows of two learners travel at the same time, one each way: the server checks its row out and sends it as soon as it
+hears of the exchange, and applies the rule once the other has come. The centre's does not: it would be in flight, and
+of use to one learner alone, for as long as a row takes.
+
 (codec.py has the arithmetic, states.py the states and messages.) Only the row of the lower rank ever travels
 like this: row_leases.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
 rank, at its own host, to make it; it is made by whatever thread serves the asker there, under the lease of the row that
