@@ -108,6 +108,11 @@ class ExchangeClient:
         for channel in self.channels.values():
             channel.carrier.living_changed()
 
+    def spent(self, seconds: float) -> None:
+        """Count processor time that went into an exchange."""
+        if self.cpu_budget is not None:
+            self.cpu_budget.spent(seconds)
+
     def traffic(self) -> dict[int, LinkTraffic]:
         """By host, all learners together."""
         return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
@@ -128,7 +133,7 @@ class LearnerChannel:
         self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._bell, False)
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
-        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases)
+        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases, client.spent)
         self._arena = self.carrier.arena
         self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
         self._requests = LearnerLinks(self._network, rank, True, 0)
@@ -157,8 +162,7 @@ class LearnerChannel:
                 version = self._perform(number)
                 versions[rank] = NONE if version is None else version
                 publish(self._done, rank, number)  # last: the learner acts on it
-                if cpu_budget is not None:
-                    cpu_budget.spent(time.thread_time() - used)
+                self._client.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
         """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
