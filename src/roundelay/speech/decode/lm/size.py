@@ -2,7 +2,7 @@ r"""Number of n-grams that a language model declares, and what it takes to work 
 
 Only the head of the file is read: the lines `ngram N=COUNT` of an ARPA file, plain or gzipped.
 
-The bytes of an n-gram were measured (docs/decoding.md says where); they are for being warned in time, not for filling
+The bytes of an n-gram were measured (docs/log.md); they are for being warned in time, not for filling
 memory to the last byte.
 """
 
