@@ -105,7 +105,7 @@ def _whole(path: Path, fields: dict[str, tuple[int, str]], name: str) -> int:
 
 
 def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[dict[Path, Path], list[str]]:
-    """Readable file of each recording: its own, or a WAV in `folder` where it is compressed.
+    """Return the readable file of each recording: its own, or a WAV in `folder` where it is compressed.
 
     Files converted before are kept.
 

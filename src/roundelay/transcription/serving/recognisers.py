@@ -95,7 +95,7 @@ class Recognisers:
 
     @property
     def process_id(self) -> int:
-        """Of the process that has loaded the model."""
+        """Id of the process that has loaded the model."""
         assert self._process.pid is not None
         return self._process.pid
 
