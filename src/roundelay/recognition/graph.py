@@ -63,7 +63,7 @@ def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
 
 
 def graph_of(recipe: Recipe) -> str:
-    """Name of the kind of graph for what a recipe trains."""
+    """Return the name of the kind of graph for what a recipe trains."""
     if not recipe.unaligned:
         return "hmm"
     return "chain" if isinstance(recipe.units, Chain) else "ctc"

@@ -142,7 +142,7 @@ def _whole_only(model: Model) -> str:
 
 @final
 class Live:
-    """Recognises what comes, of one speaker.
+    """Recogniser of the speech of one speaker as it comes.
 
     Args:
         model: a packed model.

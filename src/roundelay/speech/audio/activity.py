@@ -66,7 +66,7 @@ class Cutting:
 
 @final
 class Activity:
-    """Finds speech in a signal that comes block by block.
+    """Detector of speech in a signal that comes block by block.
 
     Args:
         rate: of the samples, Hz.

@@ -79,7 +79,7 @@ def read_header(path: Path) -> SphereHeader:
 
 
 def _fields(path: Path, text: bytes) -> dict[str, tuple[int, str]]:
-    """Name -> the byte its line begins at, its value."""
+    """Return name -> the byte its line begins at, its value."""
     found: dict[str, tuple[int, str]] = {}
     place = 16
     for line in text[16:].split(b"\n"):

@@ -57,7 +57,7 @@ class FbankConfig:
 def fbank(
     wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig(), warp: float = 1.0
 ) -> torch.Tensor:
-    """Log mel energies.
+    """Return log mel energies.
 
     Args:
         wave: (N,) float, between -1 and 1; on any device.

@@ -52,7 +52,7 @@ class StoreStretch:
     end: int
 
     def bytes(self, offsets: Integers, width: int) -> tuple[int, int]:
-        """Place of its features in the bytes of the array, in whole units."""
+        """Return the place of its features in the bytes of the array, in whole units."""
         row = 4 * width
         return int(offsets[self.first]) * row // UNIT * UNIT, -(-int(offsets[self.end]) * row // UNIT) * UNIT
 

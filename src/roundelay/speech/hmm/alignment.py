@@ -210,6 +210,6 @@ def write_alignment(
 
 
 def silence_share(phones: npt.NDArray[np.int16]) -> float:
-    """Share of silence among the aligned frames; 0 without any."""
+    """Return the share of silence among the aligned frames; 0 without any."""
     aligned = int((phones > 0).sum())
     return int((phones == SILENCE).sum()) / aligned if aligned else 0.0

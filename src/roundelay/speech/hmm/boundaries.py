@@ -105,7 +105,7 @@ class BoundaryErrors:
         return 1000 * float(np.median(np.abs(self.seconds)))
 
     def within(self, seconds: float) -> float:
-        """Share of errors that are no larger."""
+        """Return the share of errors that are no larger."""
         return float((np.abs(self.seconds) <= seconds + 1e-9).mean())
 
     def __str__(self) -> str:

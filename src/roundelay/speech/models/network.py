@@ -98,7 +98,7 @@ class NetworkConfig(ABC):
 
 
 class FrameNetwork(AcousticNetwork):
-    """Sees a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
+    """Network with a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
 
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
@@ -130,8 +130,8 @@ class _StreamedWindows(Streamed):
 
 
 class SequenceNetwork(AcousticNetwork):
-    """Sees sequences: features (N, T + 2 R, F), speaker mean (N, F) and standard deviation (N, F), lengths (N,), and
-    which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
+    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F) and standard deviation (N, F), lengths (N,),
+    and which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
 
     Args:
         deltas: orders of deltas beside the static features.

@@ -18,7 +18,7 @@ def json_document(transcript: ChannelTranscript) -> str:
 
 
 def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
-    """Name, source, channel, seconds, text, and `segments` with their `words`; times in seconds."""
+    """Return name, source, channel, seconds, text, and `segments` with their `words`; times in seconds."""
     return {
         "name": transcript.name,
         "source": transcript.source,

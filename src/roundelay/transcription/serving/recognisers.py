@@ -60,7 +60,7 @@ class Recognition:
 
 @final
 class Recognisers:
-    """Recognises for a server, in processes.
+    """Recognisers of a server, in processes.
 
     Args:
         make: makes what recognises, in a new process: a function of a module, with its arguments.

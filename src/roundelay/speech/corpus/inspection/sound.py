@@ -68,7 +68,7 @@ def measure(samples: Samples, rate: int) -> SoundFacts:
 
 
 def _clipped(samples: Samples) -> float:
-    """Share of samples in runs of three and more at the largest or the smallest value."""
+    """Return the share of samples in runs of three and more at the largest or the smallest value."""
     caught = 0
     for signed in (samples, -samples):
         top = float(signed.max())
