@@ -22,15 +22,7 @@ from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_eval
 from roundelay.runtime.attached.hosts.columns import SharedColumns
 from roundelay.runtime.attached.hosts.messages import Columns, Model, Shown
 from roundelay.runtime.attached.hosts.request import SessionRequest
-from roundelay.runtime.attached.membership import (
-    CLOSED,
-    DEATH_CHECK_SECONDS,
-    DIED,
-    HOST_LOST,
-    Attendance,
-    breathes,
-    life_lock,
-)
+from roundelay.runtime.attached.membership import CLOSED, DIED, HOST_LOST, Attendance
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import ROW_PIECE
@@ -40,6 +32,7 @@ from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows
+from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
@@ -85,7 +78,7 @@ class SessionHost:
         self.model = model_to_evaluate(arena, self.here)
         """Of all learners, (P,), after a meeting."""
         self._means: HostMeans | None = None
-        self._next_look = 0.0
+        self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
         self.wakes = self.links.endpoint.open(arena)
         """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
@@ -94,7 +87,7 @@ class SessionHost:
 
     def living(self) -> list[int]:
         """Ranks that live, on all hosts."""
-        return [rank for rank in range(self.place.learners) if self.arena.liveness.alive[rank]]
+        return self.arena.liveness.living()
 
     @property
     def closed(self) -> bool:
@@ -109,16 +102,8 @@ class SessionHost:
 
     def notice_deaths(self) -> None:
         """Of learners of this host, now and then."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + DEATH_CHECK_SECONDS
-        for rank in self.here:
-            if self.arena.liveness.alive[rank] and not breathes(self.arena, rank):
-                with self.gate, self.arena.queue_lock:
-                    if self.arena.liveness.alive[rank]:
-                        self.arena.liveness.mark([rank], False)
-                        passes.give_back(self.arena, rank)
+        with self.gate:
+            self._watch.look(self.here)
 
     def waiting(self) -> list[int]:
         """Ranks of this host whose learners have come back, and wait to be let in."""
