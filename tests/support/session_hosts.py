@@ -73,7 +73,7 @@ def _met(asked: SessionRequest, router: Router, arrivals: PendingJoins, reached:
         SessionHost(one, file, where)
         for one, file, where in zip((asked, asked_other), files, (router, router_other), strict=True)
     ]
-    coordinator, agent = SessionCoordinator(hosts[0], router, arrivals), SessionAgent(hosts[1], router_other)
+    coordinator, agent = SessionCoordinator(hosts[0], arrivals), SessionAgent(hosts[1], router_other)
     opening, over = threading.Thread(target=agent.open), threading.Event()
     opening.start()
     coordinator.open()

@@ -2,13 +2,16 @@
 
 from typing import Annotated
 
-from roundelay.runtime.attached.hosts.lease import Number, Views
 from roundelay.runtime.attached.passes import PASS_SLOTS, Key
+from roundelay.runtime.hosts.control.lease import Views
 from roundelay.runtime.hosts.control.messages import (
     EVERYONE,
     Common,
     End,
+    Give,
     HostRefused,
+    LeaderHeard,
+    Leads,
     Living,
     Meet,
     Piece,
@@ -35,13 +38,6 @@ class Shown(Message):
 
 
 # To the host that leads -----------------------------------------------------------------------------------------------
-
-
-class LeaderHeard(Message, kind="beat"):
-    """A heartbeat of the leader was heard: when it was sent, and the newest view in it."""
-
-    sent: float
-    seen: Number
 
 
 class Back(Message):
@@ -75,13 +71,6 @@ class Stays(Message):
 # To the others --------------------------------------------------------------------------------------------------------
 
 
-class Leads(Message, kind="beat"):
-    """A heartbeat of the leader."""
-
-    sent: float
-    views: Views
-
-
 class Drawn(Message):
     """The answer to `Draw`; NONE where the pass is empty."""
 
@@ -90,24 +79,11 @@ class Drawn(Message):
     index: Annotated[int, Range(-1)]
 
 
-class Model(Message):
-    """A piece of the model to evaluate, beside it; at its offset in elements."""
-
-    at: int
-
-
 class Passes(Message):
     """Passes that have changed, beside it (succession.py)."""
 
     slots: tuple[Annotated[int, Range(0, PASS_SLOTS - 1)], ...]
     count: int
-
-
-class GiveRows(Message, kind="give"):
-    """Rows of these learners are to be sent, and what they show."""
-
-    rows: tuple[Rank, ...]
-    laid_out: dict[str, str]
 
 
 class ComeBack(Message, kind="come"):
@@ -132,6 +108,6 @@ class MeetingHeld(Message, kind="meeting"):
 
 TO_LEADER = (Columns, Shown, LeaderHeard, Back, Entered, DrawRequest, Stays)
 TO_AGENTS = (
-    *(Columns, Shown, Leads, Drawn, Model, Passes, GiveRows, ComeBack, Enter, MeetingHeld),
-    *(Common, Welcome, HostRefused, Living, Meet, Piece, End),
+    *(Columns, Shown, Leads, Drawn, Passes, ComeBack, Enter, MeetingHeld),
+    *(Common, Welcome, HostRefused, Living, Meet, Give, Piece, End),
 )

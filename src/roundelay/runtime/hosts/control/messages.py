@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from roundelay.runtime.base import Joined, Lost, Traffic
+from roundelay.runtime.hosts.control.lease import ViewNumber, Views
 from roundelay.runtime.messages import Address, Bit, Message, Number, Range, Rank
 from roundelay.runtime.procs.coordination.activity import HostActivity
 
@@ -45,6 +46,13 @@ class StopAsked(Message, kind="interrupt"):
     """A signal was heard there by which the run is to stop."""
 
     signal: str
+
+
+class LeaderHeard(Message, kind="beat"):
+    """A heartbeat of the leader was heard: when it was sent, and the newest view in it."""
+
+    sent: float
+    seen: ViewNumber
 
 
 class Want(Message):
@@ -111,6 +119,13 @@ class Living(Message):
     hosts: tuple[tuple[Rank, ...], ...]
 
 
+class Leads(Message, kind="beat"):
+    """A heartbeat of the host that leads, where another may lead in its place (lease.py)."""
+
+    sent: float
+    views: Views
+
+
 class Meet(Message):
     """All are to connect to each other."""
 
@@ -146,9 +161,11 @@ class Stop(Message):
 
 
 class Give(Message):
-    """Vectors of these names are to be sent, but for those that are `laid_out` already, by name and digest."""
+    """Vectors of these names and learners are to be sent, but for those that are `laid_out` already, by name and
+    digest. Attached learners send what they show, too."""
 
     names: tuple[str, ...]
+    rows: tuple[Rank, ...]
     laid_out: dict[str, str]
 
 

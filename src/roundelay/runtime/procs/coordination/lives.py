@@ -9,14 +9,14 @@ Whoever sees a death first writes it there, and gives back what the dead one hel
                            process that speaks to other hosts (`look`)
     another host           the host that leads (hosts/control/membership)  the link to that host is closed or silent
 
-A learner that leaves says so itself. A host that works and gets nothing done counts as lost, too (hosts/control/
-progress.py).
+A learner that leaves says so itself. A host that works and gets nothing done counts as lost, too (`HostProgress`,
+hosts/control/coordinator.py).
 
 Between hosts, each host tells the one that leads who of its learners lives: in `HostState`, a few times a second, or
 with the columns of attached learners. The one that leads tells all others of everybody: in `Living`, under a growing
 number, and with those columns. A host that hears that a learner elsewhere is dead writes it into its own arena; so
 exchanges and means, which read that table alone, do without it. A host that hears from the leader no more takes all
-learners elsewhere for dead, unless another leads (hosts/control/succession.py).
+attached learners elsewhere for dead, unless another leads (hosts/control/succession.py), and stops those of a run.
 
 A learner comes to life again where its host lets it: in the place of a dead one, by its parent; or by itself, between
 two meetings.
