@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from roundelay.runtime.attached.hosts.messages import Columns
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
-from roundelay.runtime.hosts.control.messages import Living
+from roundelay.runtime.hosts.control.messages import Columns, Living
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from support.relay import MISCHIEF, Relay, relay
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts

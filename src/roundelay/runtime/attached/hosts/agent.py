@@ -9,19 +9,18 @@ from typing import final
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST, place_of_model
-from roundelay.runtime.attached.hosts import messages
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.taking_over import Recent, enter_replica
 from roundelay.runtime.base import wall_clock
+from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.finding import PeerState, Search, boot_clock, say_who_leads
 from roundelay.runtime.hosts.control.host_agent import HostAgent
 from roundelay.runtime.hosts.control.lease import Promise, Voter, may_win
-from roundelay.runtime.hosts.control.messages import Give, HostRefused, LeaderHeard, Leads, Replied
 from roundelay.runtime.hosts.control.succession import look_for, may_be_led_by_another
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
-from roundelay.runtime.messages import InvalidMessage, Message
+from roundelay.runtime.messages import Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
 
 SHORTEST_SECONDS = 0.1
@@ -35,8 +34,9 @@ class SessionAgent(HostAgent):
     """Of one session, and one host."""
 
     def __init__(self, host: SessionHost, router: Router) -> None:
-        number, ring = host.request.number, host.bell.ring
-        super().__init__(host.place, host.terms, router.listener, host.links, messages.TO_AGENTS, number, ring)
+        number, ring, most = host.request.number, host.bell.ring, host.place.learners - 1
+        dialect = Dialect(*messages.TO_ALL, *messages.TO_SESSION, rank=most, slot=passes.PASS_SLOTS - 1)
+        super().__init__(host.place, host.terms, router.listener, host.links, dialect, number, ring)
         self._host = self._learners = host
         self._beside = "mean", place_of_model(range(host.place.learners), host.here)
         self._begun = self._finished = False
@@ -73,7 +73,7 @@ class SessionAgent(HostAgent):
                 if wall_clock() > deadline:
                     raise self._nobody(seconds, "hosts are still missing")
                 self._do_next(0.05)
-            if isinstance(self._over, HostRefused):
+            if isinstance(self._over, messages.HostRefused):
                 raise UserError(f"rank {self._host.here[0]}: the first host says: {self._over.why}")
             if not self._begun:
                 time.sleep(AGAIN_SECONDS)
@@ -163,9 +163,9 @@ class SessionAgent(HostAgent):
             case messages.Passes():
                 with host.gate:
                     enter_replica(host.arena, message)
-            case Leads(sent, views):
+            case messages.Leads(sent, views):
                 self.promise.heard(views, boot_clock())
-                self._send(LeaderHeard(sent, self.promise.views[-1].number))
+                self._send(messages.LeaderHeard(sent, self.promise.views[-1].number))
                 self._say_who_leads()
             case _:
                 return False
@@ -203,11 +203,11 @@ class SessionAgent(HostAgent):
             return False
         host = self._host
         match order:
-            case Give():
+            case messages.Give():
                 host.links.end_part()
                 self._give(order)
                 self._show()
-                self._send(Replied())
+                self._send(messages.Replied())
             case messages.ComeBack():
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True

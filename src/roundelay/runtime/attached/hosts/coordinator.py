@@ -14,7 +14,6 @@ from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
-from roundelay.runtime.attached.hosts import messages
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
@@ -23,11 +22,11 @@ from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
+from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.leading import Leading
 from roundelay.runtime.hosts.control.lease import Views
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
-from roundelay.runtime.hosts.control.messages import EVERYONE, LeaderHeard
 from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.control.succession import may_be_led_by_another
@@ -55,7 +54,7 @@ class SessionCoordinator:
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
-        events = HostEvents(messages.TO_LEADER, self._heard, self._left, self._came)
+        events = HostEvents(messages.OF_SESSION, self._heard, self._left, self._came)
         self._hosts = HostMembership(host, host.links, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._replica = PassReplica(host.arena)
@@ -93,7 +92,7 @@ class SessionCoordinator:
             self._leading.begin(hosts)
             everybody = sorted({*host.here, *(rank for remote in hosts.inside() for rank in remote.ranks)})
             for remote in hosts.inside():
-                host.send_shown(remote.monitored, host.here[:1], EVERYONE)
+                host.send_shown(remote.monitored, host.here[:1], messages.EVERYONE)
             host.turn(0, everybody)
             for remote in hosts.inside():
                 remote.tell(messages.MeetingHeld(0, tuple(everybody)))
@@ -189,7 +188,7 @@ class SessionCoordinator:
             match message:
                 case messages.Columns():
                     self._take_columns(remote, message)
-                case LeaderHeard():
+                case messages.LeaderHeard():
                     self._leading.heard(remote, message)
                 case messages.Shown():
                     host.take_shown(message, remote.ranks)

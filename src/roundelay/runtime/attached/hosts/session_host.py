@@ -19,14 +19,13 @@ from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate, place_of_model
 from roundelay.runtime.attached.hosts.columns import SharedColumns
-from roundelay.runtime.attached.hosts.messages import Columns, Shown
 from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.membership import CLOSED, DIED, HOST_LOST, Attendance
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import send_vector
 from roundelay.runtime.hosts.control.host_links import HostLinks
-from roundelay.runtime.hosts.control.messages import EVERYONE
+from roundelay.runtime.hosts.control.messages import EVERYONE, Columns, Shown
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows

@@ -14,10 +14,10 @@ from typing import Any, final
 import numpy as np
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.messages import DrawRequest, Passes, Stays
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control.finding import LOOKS, PAUSE_SECONDS
+from roundelay.runtime.hosts.control.messages import DrawRequest, Passes, Stays
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.messages import InvalidMessage

@@ -26,7 +26,7 @@ from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.messages import Message
+from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
@@ -115,7 +115,8 @@ class _TrainingAgent(HostAgent):
         self._part = self._segment = -1
         self._told = False  # the coordinator, that the user wants the run to stop
         self._local = local = LocalHost(cluster, place, terms, self._ask)
-        super().__init__(place, terms, local.router.listener, local.links, messages.TO_EVERY_HOST)
+        dialect = Dialect(*messages.TO_ALL, *messages.TO_RUN, rank=place.learners - 1)
+        super().__init__(place, terms, local.router.listener, local.links, dialect)
         try:
             self._follow(self._find_first(seconds))
             task = cluster.task

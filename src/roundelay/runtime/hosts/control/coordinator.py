@@ -135,7 +135,7 @@ class MultiHostRuntime(Runtime):
             raise
         self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(messages.TO_COORDINATOR, self._heard, self._left, self._came)
+        events = HostEvents(messages.OF_RUN, self._heard, self._left, self._came)
         self._hosts = HostMembership(self.local_runtime, self._local.links, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
         try:

@@ -49,7 +49,7 @@ class HostAgent(ABC):
     Args:
         listener: this host's.
         links: of this host, for what its learners do with others.
-        kinds: messages of the host that leads.
+        dialect: messages of the host that leads.
         session: the number of the session to which it comes (`PendingJoins`).
         wake: called from the thread of the link when something was heard, or nothing more will be.
     """
@@ -60,12 +60,12 @@ class HostAgent(ABC):
         terms: HostTerms,
         listener: Listener,
         links: HostLinks,
-        kinds: Sequence[type[Message]],
+        dialect: Dialect,
         session: int = 0,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
         self._place, self._terms, self._listener, self._links = place, terms, listener, links
-        self._dialect, self._session, self._wake = Dialect(*kinds, rank=place.learners - 1), session, wake
+        self._dialect, self._session, self._wake = dialect, session, wake
         self._learners: LocalLearners
         """Learners of this host, once they are there."""
         self.link: MonitoredLink | None = None

@@ -177,7 +177,7 @@ class HostMembership:
             if not why:
                 self._heard(remote, message)
 
-        dialect = Dialect(*messages.MEMBERSHIP, *self._events.kinds, rank=learners - 1, row=learners)
+        dialect = Dialect(*messages.OF_ALL, *self._events.kinds, rank=learners - 1, row=learners)
         monitored.listen(dialect, handle, lambda reason: self.evict(remote, reason))
         if why:
             raise self._refuse(remote, why)
