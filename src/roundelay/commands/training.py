@@ -101,7 +101,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
     from roundelay.runtime.hosts.control.copies import CopyReceiver
-    from roundelay.runtime.hosts.control.next_place import LedByAnother
+    from roundelay.runtime.hosts.control.succession import LedByAnother
     from roundelay.runtime.hosts.terms import check_may_join
 
     if options.strategy == AUTO:
