@@ -143,7 +143,8 @@ class RowCarrier:
                 payload = [self._sent.filled(terms.fragment.size, terms.codec)]
                 payload += [] if terms.report else map(_bytes, private)
                 expected = terms.vector_bytes if terms.returns else 0
-                reply = self._talk(self._state, terms.message(self._next(), gather=gather), payload, expected)
+                message = terms.message(self._next(), gather=gather, both=terms.both_travel(self._layout))
+                reply = self._talk(self._state, message, payload, expected)
                 if self._state.state is not State.REPLIED or not isinstance(reply, RowReply):
                     return None
                 return self._apply(lease, terms, private, wanted, reply, seen)

@@ -42,7 +42,7 @@ from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Li
 from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import BY_RUN, LEFT_OUT, Gathering, PeerRequest, read_request
 from roundelay.runtime.procs.memory.arena import Arena
@@ -252,12 +252,19 @@ class LearnerChannel:
                 state.offer(Event.GIVE_UP)
                 state.take(Event.CHECK_IN)
 
-    def visited(self, asked: int, by: int) -> bool:
-        """True, once, if an exchange with row `by` that this learner's request number `asked` has asked for is still
-        wanted. The server asks, under the row's lock, and then applies it."""
+    def awaits(self, asked: int, by: int) -> bool:
+        """Return True if an exchange with row `by` that this learner's request number `asked` has asked for is still
+        wanted, and its row was not yet visited for it."""
         with self._gate:
             serial, peer, number = self._request
-            return (serial, peer) == (asked, by) and self._is_wanted(number) and self._asking.offer(Event.APPLY)
+            asks = self._asking.state is State.ASKED
+            return asks and (serial, peer) == (asked, by) and self._is_wanted(number)
+
+    def visited(self, asked: int, by: int) -> bool:
+        """Return True, once, if that exchange is still wanted. The server asks, under the row's lock, and then applies
+        it."""
+        with self._gate:
+            return self.awaits(asked, by) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
         """Has the learner not died meanwhile, and its row become another's?"""
