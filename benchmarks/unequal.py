@@ -6,8 +6,8 @@
     python benchmarks/unequal.py --falling 50 --rates 0.1 0.14 0.2               # rates that fall to 0
 
 Each line is a way to train with some learners, of which one takes so many times as long for a minibatch: with equal
-weights, by progress (docs/strategies/adpsgd.md), or by progress under the rates `fastest` and `gain`, the default of
-`attach` (docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
+weights, by progress (docs/strategies/gossip.md#adpsgd), or by progress under the rates `fastest` and `gain`, the
+default of `attach` (docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
 the rate, the seconds to the loss (mean and range over seeds; a fast learner takes 0.1 s a minibatch), and how many
 times sooner that is than one fast learner alone; the same at the best rate of that one. A rate at the edge of the grid
 is marked: the grid is too narrow.

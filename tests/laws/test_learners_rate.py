@@ -23,7 +23,7 @@ from roundelay.runtime.learners_rate import (
     settled,
     work_of,
 )
-from roundelay.runtime.resize import resized
+from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
@@ -245,6 +245,8 @@ def test_what_is_left_open_is_the_gain_where_rows_can_be_weighed() -> None:
         made = Cluster(make_strategy(name), NOISY, Sgd(), 4, shared_minibatch=shared, rate="auto")
         assert made.rate == settled("auto", make_strategy(name), shared) == meant
         assert made.strategy.weighed == (meant == "gain")
+        again = Cluster(made.strategy.under("auto", shared), NOISY, Sgd(), 4, shared_minibatch=shared, rate="auto")
+        assert again == made, "settled twice is settled once"
 
 
 def test_an_epoch_is_as_long_under_every_rate() -> None:
@@ -340,5 +342,5 @@ def test_a_run_that_one_learner_began_goes_on_with_two() -> None:
     made = Cluster(make_strategy("adpsgd"), NOISY, Sgd(), 1, shared_minibatch=False, rate="auto")
     with SimRuntime(made) as alone, SimRuntime(replace(made, learners=2)) as both:
         alone.segment(plan(PERIOD, 1, rate=0.01))
-        both.load(resized(alone.state(), (0,), 2, weighed=True))
+        both.load(gone_on_with(alone.state(), both.cluster, TrainedBy.of(made.strategy, (0,))))
         assert both.segment(plan(PERIOD, 2, rate=0.01)).counts.rate_factors.max() > PERIOD

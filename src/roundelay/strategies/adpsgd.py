@@ -130,7 +130,7 @@ class PairAverages(Asynchronous):
     def under(self, rate: LearnersRate, shared: bool) -> Self:
         if self.weights != "auto":
             return self
-        return replace(self, weights="progress" if rate in ("fastest", "gain") and not shared else "equal")
+        return replace(self, weights="progress" if rate in ("auto", "fastest", "gain") and not shared else "equal")
 
     def average(self, peer: int, places: int) -> Exchange:
         """The exchange with `peer`, one of `places` whose rows are models."""
