@@ -32,7 +32,7 @@ EARLY: Final = 32
 """Of the first so many steps every pair is taken."""
 UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
-REMEMBERED: Final = 5
+PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
 NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept")
 """Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, and the step after the
@@ -115,7 +115,7 @@ class GradientNoise:
     def _add(self, squares: float, products: float) -> None:
         if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
             return
-        self._scalars[0] += max(1 / REMEMBERED, 1 / (UNKNOWN + 1 + self._scalars[1])) * (
+        self._scalars[0] += max(1 / PAIRS_KEPT, 1 / (UNKNOWN + 1 + self._scalars[1])) * (
             1 - products / squares - self._scalars[0]
         )
         self._scalars[1] += 1

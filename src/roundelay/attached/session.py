@@ -78,8 +78,8 @@ def attach(
         options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
             `on_death`, "stop" or "go-on": what a death means to learners that wait for each other; and `rate`, of L
             learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
-            gradients; "gain", between the two, by their noise; "auto", the default: "gain" under `adpsgd` and
-            `hadpsgd`, else "as-is" (docs/stability.md). A number is the strategy's option of that name.
+            gradients; "gain", between the two, by their noise, the default of `adpsgd` and `hadpsgd`
+            (docs/stability.md). A number is the strategy's option of that name.
 
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
@@ -87,9 +87,8 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
-    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "auto"
-    if rate == "auto" and not all(map(have_rates, several)):
-        rate = "as-is"
+    usual = "auto" if all(map(have_rates, several)) else "as-is"
+    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else usual
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
