@@ -26,7 +26,7 @@ from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.stepping import have_rates, unwrapped
+from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
 from roundelay.core.configure import build
@@ -78,8 +78,7 @@ def attach(
         options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
             `on_death`, "stop" or "go-on": what a death means to learners that wait for each other; and `rate`, of L
             learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
-            gradients; "gain", between the two, by their noise, the default of `adpsgd` and `hadpsgd`
-            (docs/stability.md). A number is the strategy's option of that name.
+            gradients; "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
 
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
@@ -87,8 +86,7 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
-    usual = "auto" if all(map(have_rates, several)) else "as-is"
-    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else usual
+    rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need

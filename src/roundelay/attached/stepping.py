@@ -32,6 +32,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from roundelay.attached.compiled import left_alone, never_compiled
 from roundelay.attached.parameters import ROUNDED, Parameters
 from roundelay.core.errors import UserError
+from roundelay.core.rates import LearnersRate
 
 SCALING = ("grad_scale", "found_inf")
 """Attributes that a GradScaler sets on the optimizer for the time of its step."""
@@ -208,6 +209,11 @@ def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
 def have_rates(optimizer: Optimizer) -> bool:
     """Return whether all groups of an optimizer have a learning rate that can be scaled."""
     return all(isinstance(group.get("lr"), int | float | Tensor) for group in optimizer.param_groups)
+
+
+def usual_rate(optimizers: Sequence[Optimizer]) -> LearnersRate:
+    """Return what becomes of learning rates where nothing is said: `auto`, where they can be scaled."""
+    return "auto" if all(map(have_rates, optimizers)) else "as-is"
 
 
 def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
