@@ -1,4 +1,4 @@
-"""Keeps the state of a run on disk: which checkpoints stay, what happens when one is damaged, or the disk is full."""
+"""Keeps the state of a run on disk: which checkpoints stay, and remedies for damaged ones and a full disk."""
 
 import dataclasses
 import math
