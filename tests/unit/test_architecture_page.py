@@ -1,4 +1,4 @@
-"""docs/architecture.md shows the folders as they are: its tree is the one that docs/tree.py writes from docstrings."""
+"""docs/architecture.md shows the folders as they are: its trees are those that docs/tree.py writes from docstrings."""
 
 import importlib
 import re
@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGE = ROOT / "src" / "roundelay"
+PACKAGES = [ROOT / "src" / "roundelay", ROOT / "lab" / "src" / "roundelay_lab"]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def tree() -> ModuleType:
 
 
 def shown(lines: list[str]) -> dict[str, str]:
-    """Lines of a tree: path below src/roundelay (a folder ends in /) -> what it is."""
+    """Lines of a tree: path below the package (a folder ends in /) -> its words."""
     found: dict[str, str] = {}
     above: list[str] = [""]
     for line in lines:
@@ -36,24 +36,26 @@ def shown(lines: list[str]) -> dict[str, str]:
     return found
 
 
-def test_the_tree_is_as_written(tree: ModuleType) -> None:
-    assert PAGE.read_text(encoding="utf-8") == tree.page(), "python docs/tree.py writes the tree anew"
+def test_the_trees_are_as_written(tree: ModuleType) -> None:
+    assert PAGE.read_text(encoding="utf-8") == tree.page(), "python docs/tree.py writes the trees anew"
 
 
-def test_every_folder_and_every_file_beside_them_is_shown(tree: ModuleType) -> None:
-    folders = {f"{path.parent.relative_to(PACKAGE)}/" for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE}
-    files = {path.name for path in PACKAGE.glob("*.py")} - {"__init__.py"}
-    assert shown(tree.lines(PACKAGE)).keys() == folders | files
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_every_folder_and_every_file_beside_them_is_shown(tree: ModuleType, package: Path) -> None:
+    folders = {f"{path.parent.relative_to(package)}/" for path in package.rglob("*.py") if path.parent != package}
+    files = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    assert shown(tree.lines(package)).keys() == folders | files
 
 
-def test_a_line_says_more_than_its_name(tree: ModuleType) -> None:
-    lines = shown(tree.lines(PACKAGE)).items()
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
+def test_a_line_says_more_than_its_name(tree: ModuleType, package: Path) -> None:
+    lines = shown(tree.lines(package)).items()
     assert not [path for path, words in lines if words.strip("` .") in path or len(words) > 130]
 
 
 def test_files_that_the_text_names_are_there() -> None:
     """A file in backticks is one of the repository, by its path, or of the package, by the end of its path."""
-    files = [f"/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")]
+    files = [f"/{path.relative_to(package)}" for package in PACKAGES for path in package.rglob("*.py")]
     text = re.sub(r"```.*?```", "", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     named = [name for name in re.findall(r"`([\w/]+\.py)`", text) if name != "__init__.py"]
     assert named
