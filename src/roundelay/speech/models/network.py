@@ -130,7 +130,7 @@ class _StreamedWindows(Streamed):
 
 
 class SequenceNetwork(AcousticNetwork):
-    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F) and standard deviation (N, F), lengths (N,)
+    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F), lengths (N,),
     and which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
 
     Args:
