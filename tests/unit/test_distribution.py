@@ -72,7 +72,7 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
         "docs/scoring.md",
         "docs/site/hook.py",
         "docs/report.png",
-        "docs/strategies/adpsgd.md",
+        "docs/strategies/gossip.md",
         "examples/classifier.py",
         "recipes/an4/run.sh",
         "tests/conftest.py",

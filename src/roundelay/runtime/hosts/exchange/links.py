@@ -121,10 +121,19 @@ class LearnerLinks:
         requests: True for links that carry requests to lower ranks, which take their time; exchanges and fetches go
             over others, so that the row can travel meanwhile.
         largest: bytes of a payload.
+        spent: told the processor seconds of threads other than the caller's.
     """
 
-    def __init__(self, network: HostNetwork, rank: int, requests: bool, largest: int) -> None:
+    def __init__(
+        self,
+        network: HostNetwork,
+        rank: int,
+        requests: bool,
+        largest: int,
+        spent: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._network, self._rank, self._requests, self._largest = network, rank, requests, largest
+        self._spent = spent
         self._links: dict[int, Link] = {}
         self._gate = threading.Lock()
         self._senders = Workers(f"rows of {rank} on their way")
@@ -190,8 +199,10 @@ class LearnerLinks:
         gone = threading.Event()
 
         def give() -> None:
+            used = time.thread_time()
             with suppress(LinkError):  # then the link is closed, and who hears notices
                 link.say(GiveMessage(message.message.n), message.payload)
+            self._spent(time.thread_time() - used)
             gone.set()
 
         self._senders.do(give)

@@ -229,8 +229,7 @@ class PeerSession:
                 self._server.error = traceback.format_exc()
             sent, received = self._before
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
-            if (cpu_budget := self._client.cpu_budget) is not None:
-                cpu_budget.spent(time.thread_time() - used)
+            self._client.spent(time.thread_time() - used)
             if not goes_on:
                 link.close()
                 self._forget_the_dead()
@@ -457,8 +456,7 @@ class PeerSession:
             used = time.thread_time()
             with suppress(LinkError):  # then the link is closed, and who hears notices
                 link.say(FoundReply(number), (payload,))
-            if (cpu_budget := self._client.cpu_budget) is not None:
-                cpu_budget.spent(time.thread_time() - used)
+            self._client.spent(time.thread_time() - used)
             gone.set()
 
         self._meets = True

@@ -1,4 +1,4 @@
-"""Keeps `live.json` in a run's directory up to date while it trains."""
+"""Keeps `live.json` up to date while a run, or a session of somebody else's loop, trains: for `roundelay status`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,17 @@ AT_MOST_EVERY = 1.0
 
 
 class LiveFile:
-    """Use it as a context manager: an exception that ends the run is noted."""
+    """Of one run. Use it as a context manager: an exception that ends the run is noted.
 
-    def __init__(self, exp: Path, learners: int, epoch_of: int) -> None:
-        self._exp = exp
-        self._now = Live(written_at=0.0, **whoami(), doing=STARTING, learners=learners, epoch_of=epoch_of)
+    Args:
+        folder: of the file.
+        epoch_of: frames of an epoch.
+        label: of a session, whose progress is counted in steps: its strategy, in words. It trains from the beginning.
+    """
+
+    def __init__(self, folder: Path, learners: int, epoch_of: int = 0, label: str = "") -> None:
+        self._folder, doing = folder, TRAINING if label else STARTING
+        self._now = Live(written_at=0.0, **whoami(), doing=doing, learners=learners, epoch_of=epoch_of, label=label)
         self._written = -AT_MOST_EVERY  # on the wall clock
         self._changed = True
         self._before: tuple[float, int, Sequence[int]] | None = None  # time, frames, and by rank, when last written
@@ -54,11 +60,13 @@ class LiveFile:
         hosts = list(glance.hosts)
         living = None if glance.living is None else list(glance.living)
         known = self._now
+        session = bool(known.label)
         self._changed |= known.loss is None or (known.lost, known.living) != (lost, living)
         self._changed |= [host.alive for host in known.hosts] != [host.alive for host in hosts]
         self._now = dataclasses.replace(
             known,
-            epoch_frames=self._done + glance.frames,
+            epoch_frames=0 if session else self._done + glance.frames,
+            steps=glance.steps if session else 0,
             loss=glance.loss,
             staleness=glance.staleness,
             consensus_distance=glance.consensus_distance,
@@ -68,8 +76,9 @@ class LiveFile:
             learner_idle_s=[round(now - since, 3) for _, since in self._seen.values()],
         )
         if now - self._written >= (AT_MOST_EVERY if self._changed else EVERY_SECONDS):
-            self._now = dataclasses.replace(self._now, **self._speed(now, glance))
-            self._before = now, glance.frames, glance.learner_frames
+            done = glance.steps if session else glance.frames
+            self._now = dataclasses.replace(self._now, **self._speed(now, done, glance.learner_frames))
+            self._before = now, done, glance.learner_frames
             self._write()
 
     def evaluate(self) -> None:
@@ -79,33 +88,33 @@ class LiveFile:
     def finish(self) -> None:
         """The run has come to its end: from now on its results say what there is to say."""
         with suppress(OSError):
-            (self._exp / Live.FILE).unlink(missing_ok=True)
+            (self._folder / Live.FILE).unlink(missing_ok=True)
 
     def interrupt(self) -> None:
         """The user has stopped it."""
-        self._end(INTERRUPTED)
+        self.end(INTERRUPTED)
 
-    def _speed(self, now: float, glance: Glance) -> Mapping[str, Any]:
+    def _speed(self, now: float, done: int, by_rank: Sequence[int]) -> Mapping[str, Any]:
         """Since it was last written."""
         if self._before is None:
             return {}
-        then, frames, by_rank = self._before
+        then, frames, before = self._before
         seconds = max(now - then, 1e-9)
-        before = by_rank or [0] * len(glance.learner_frames)
-        each = [round((n - b) / seconds, 3) for n, b in zip(glance.learner_frames, before, strict=True)]
-        return {"frames_per_second": round((glance.frames - frames) / seconds, 3), "learner_speed": each}
+        each = [round((n - b) / seconds, 3) for n, b in zip(by_rank, before or [0] * len(by_rank), strict=True)]
+        return {"frames_per_second": round((done - frames) / seconds, 3), "learner_speed": each}
 
     def _change(self, **fields: Any) -> None:
         self._now, self._changed = dataclasses.replace(self._now, **fields), True
         if wall_clock() - self._written >= AT_MOST_EVERY:
             self._write()
 
-    def _end(self, how: str, why: str = "") -> None:
+    def end(self, how: str, why: str = "") -> None:
+        """It has ended, in one of the words of core/live.py."""
         self._now = dataclasses.replace(self._now, doing=how, why=why)
         self._write()
 
     def _write(self) -> None:
-        write_live(self._exp, dataclasses.replace(self._now, written_at=unix_clock()))
+        write_live(self._folder, dataclasses.replace(self._now, written_at=unix_clock()))
         self._written, self._changed = wall_clock(), False
 
     def __enter__(self) -> Self:
@@ -116,4 +125,4 @@ class LiveFile:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None:
-            self._end(RUN_FAILED, str(error) or type(error).__name__)
+            self.end(RUN_FAILED, str(error) or type(error).__name__)

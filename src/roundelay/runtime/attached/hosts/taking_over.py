@@ -1,14 +1,7 @@
-"""Succession: when the first host is lost, the next host leads the session from then on.
+"""The beginning of a host that leads in the place of another (runtime/hosts/control/succession.py): passes over data.
 
-Every other process notices that its link is gone, and asks the leader's address who listens there. Nobody, or another
-process: the leader has ended, and the lowest host that lives is the next one; the others come to it as they are, and go
-on. The same process: only the link was cut, and this host is lost. No answer at all: nobody can say whether it lives,
-and two leaders would be two sessions; so the next one leads only if more than half of the hosts come to it, and not
-before the leader has given up (lease.py).
-
-The leader tells the next one how far passes over data have come. What it could no longer tell, the others know: each
-keeps the last minibatches that its learners were given. Strategies with a centre have it on the first host, and those
-whose learners wait for each other cannot lose anybody: their sessions end with their leader.
+The leader tells the next host how far passes over data have come. What it could no longer tell, the others know: each
+keeps the last minibatches that its learners were given.
 
 Legend: L learners.
 """
@@ -16,71 +9,26 @@ Legend: L learners.
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.finding import ask_all
-from roundelay.runtime.attached.hosts.lease import Voter
-from roundelay.runtime.attached.hosts.messages import DrawRequest, Passes, Stays
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.passes import PassTables
-from roundelay.runtime.hosts.control.inquiry import LOOKS, PAUSE_SECONDS, PeerState, inquire
+from roundelay.runtime.hosts.control.finding import LOOKS, PAUSE_SECONDS
+from roundelay.runtime.hosts.control.messages import DrawRequest, Passes, Stays
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.messages import Address, InvalidMessage
+from roundelay.runtime.hosts.control.succession import KnownHosts
+from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.views import NONE
-from roundelay.strategies.base import Strategy
 
 RECENT = 1024
 """Minibatches that a host remembers its learners were given."""
 
 Given = tuple[int, passes.Key, int]
 """A learner's rank, a pass, and the number of a minibatch in it."""
-
-
-def may_be_led_by_another(strategy: Strategy) -> bool:
-    """Can a session outlive the process of its first host?"""
-    return not strategy.traits.synchronous and strategy.traits.model != "centre"
-
-
-@final
-@dataclass(frozen=True)
-class KnownHosts:
-    """The hosts of a session, as the leader has last told them.
-
-    Attributes:
-        own: number of this host.
-        leader: number of the one that leads.
-        first: its lowest rank.
-        ranks: of each host.
-        addresses: at which they listen; ("", 0) where one is lost.
-        life: of the leader's process.
-    """
-
-    own: int = -1
-    leader: int = 0
-    first: int = 0
-    ranks: Sequence[Sequence[int]] = ()
-    addresses: Sequence[Address] = ()
-    life: str = ""
-
-    def after(self) -> list[int]:
-        """Hosts that may lead next, the first one first."""
-        return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
-
-
-def look_for(voter: Voter, host: SessionHost) -> PeerState:
-    """Has a process of another host ended? It may have been started again, also at another address."""
-    place, terms = host.place, host.terms
-    found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
-    if found is PeerState.SILENT and place.peers:
-        hellos = ask_all(place, terms, "")
-        if any(hello.first == voter.rank and hello.life != voter.life for hello in hellos):
-            return PeerState.ENDED
-    return found
 
 
 @final

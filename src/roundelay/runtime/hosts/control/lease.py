@@ -23,7 +23,7 @@ from typing import final
 
 from roundelay.runtime.messages import Address
 
-Number = tuple[int, int]
+ViewNumber = tuple[int, int]
 """(how many led before, how many views the leader had before)"""
 
 
@@ -48,7 +48,7 @@ class Voter:
 class VoterView:
     """The voters from some moment on, in the order of their ranks."""
 
-    number: Number
+    number: ViewNumber
     voters: tuple[Voter, ...]
 
     @property
@@ -102,12 +102,12 @@ class Lease:
         self._own, self._seconds, self.views, self.leads = own, seconds, views, leads
         self._over = False  # it led, and does no more
         self._ended = set[str]()
-        self._seen: dict[str, Number] = {}  # the newest view of which a voter has heard
+        self._seen: dict[str, ViewNumber] = {}  # the newest view of which a voter has heard
         self._until: dict[str, float] = {}  # up to when a voter follows this host
         if leads:  # nobody has heard of a view, so nobody can lead in its place
             self._until = {life: now + seconds for view in views for life in view.lives}
 
-    def heard(self, life: str, sent: float, seen: Number, now: float) -> None:
+    def heard(self, life: str, sent: float, seen: ViewNumber, now: float) -> None:
         """A voter has heard what was sent then, and of that view."""
         if sent <= now:
             self._until[life] = max(self._until.get(life, 0.0), sent + self._seconds)
