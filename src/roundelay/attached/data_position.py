@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from roundelay.runtime.attached.passes import ENDLESS
+
 Pieces = Sequence[int]
 """Numbers of minibatches."""
 Key = tuple[int, int]
@@ -22,22 +24,27 @@ class PassLeft:
     Attributes:
         cut: number of learners the pass is cut for.
         examples: that it shares out.
-        pieces: minibatches that are this learner's, before any that all draw from.
+        pieces: minibatches that are this learner's, before any that all draw from; in ascending order.
+        rest: further ones, of a pass whose end is not known.
     """
 
     cut: int
     examples: int
     pieces: Pieces
+    rest: tuple[range, ...] = ()
 
     def to_plain(self) -> list[Any]:
         """Plain values."""
-        return [self.cut, self.examples, runs(self.pieces)]
+        rest = [[run.start, run.stop, run.step] for run in self.rest]
+        return [self.cut, self.examples, runs(self.pieces), *([rest] if rest else [])]
 
     @classmethod
     def from_plain(cls, said: Sequence[Any]) -> Self:
         """The inverse of `to_plain`."""
-        cut, examples, pieces = said
-        return cls(cut, examples, from_runs(pieces))
+        cut, examples, pieces, *rest = said
+        mine = from_runs(pieces)  # earlier versions have saved them in the order in which they were drawn
+        ascending = mine if isinstance(mine, range) else sorted(mine)
+        return cls(cut, examples, ascending, tuple(range(*run) for run in (rest[0] if rest else ())))
 
 
 @dataclass(frozen=True)
@@ -110,13 +117,21 @@ def dealt_out(
     cuts = dict.fromkeys(returned, (first["learners"], first["examples"]))
     cuts |= {key: (one.cut, one.examples) for left in lefts.values() for key, one in left.items()}
     everything: dict[Key, list[int]] = {key: list(returned.get(key, ())) for key in cuts}
+    rest: dict[Key, list[range]] = {key: [] for key in cuts}
     for before, state in states.items():
         for key, (cut, examples) in cuts.items():
             if key in lefts[before]:
                 everything[key].extend(lefts[before][key].pieces)
+                rest[key].extend(lefts[before][key].rest)
             elif synchronous and (state["epoch"], state["nth"]) <= key:  # it has not begun that pass
+                if not state["batch_size"]:
+                    rest[key].append(range(before, ENDLESS, cut))
+                    continue
                 rounds = -(-examples // (state["batch_size"] * cut))
                 everything[key].extend(range(before, rounds * cut, cut))
-    left = {key: PassLeft(*cuts[key], sorted(pieces)[rank::learners]) for key, pieces in everything.items()}
+    left = {
+        key: PassLeft(*cuts[key], sorted(pieces)[rank::learners], tuple(run[rank::learners] for run in rest[key]))
+        for key, pieces in everything.items()
+    }
     times = dict(first["times"])
     return DataPosition(first["batch_size"], first["dataset"], first["epoch"], times, left)
