@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0, help="of the loader")
     parser.add_argument("--lhotse", action="store_true", help="lhotse's sampler in the place of the one here")
-    parser.add_argument("--save", metavar="DIR", help="save there in the middle of epochs, and go on from there")
+    parser.add_argument("--save", metavar="DIR", help="save there after each epoch, and go on from there")
     options = parser.parse_args()
 
     torch.manual_seed(0)
