@@ -86,8 +86,8 @@ format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 clean: ## delete caches, builds and our own .venv (never data/, exp/ or demo/)
-	rm -rf build dist site src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf build dist site src/*.egg-info lab/build lab/src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src lab tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(OURS),rm -rf $(VENV))
 
 help: ## this list
@@ -100,16 +100,16 @@ $(VENV)/.roundelay-demo: pyproject.toml $(TORCH_STAMP)
 	$(KEEP_TORCH) --editable '.[demo]'
 	@touch $@
 
-$(VENV)/.roundelay-dev: pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[demo,dev]'
+$(VENV)/.roundelay-dev: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[demo,dev]' --editable ./lab
 	@touch $@
 
-$(VENV)/.roundelay-docs: pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[docs]'
+$(VENV)/.roundelay-docs: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[docs]' --editable ./lab
 	@touch $@
 
-$(VENV)/.roundelay-bench: pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[demo,bench]'
+$(VENV)/.roundelay-bench: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[demo,bench]' --editable ./lab
 	@touch $@
 
 ifneq ($(OURS),)

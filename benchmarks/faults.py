@@ -35,7 +35,7 @@ import numpy as np
 
 from roundelay.core.records import HostJoined, HostLost, LearnerJoined, LearnerLost, Segment, of_kind
 from roundelay.core.streams import stream
-from roundelay.runtime.namespaces.hosts import Hosts, why_no_cables, why_not
+from roundelay_lab.namespaces.hosts import Hosts, why_no_cables, why_not
 from support.beeps import prepare_beeps
 from support.host_training import LEARNING_RATE, PORT, HostTraining, bound, loss, results, undisturbed
 

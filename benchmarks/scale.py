@@ -125,9 +125,7 @@ class VirtualHost:
         return 1000 * (time.process_time() - began) / len(others)
 
     def _means(self) -> float:
-        beside = self.links.means(self.arena, 1)
-        assert beside is not None
-        beside.start()
+        self.links.begin_part(self.arena, 1)
         everybody, rank = tuple(range(self.learners)), self.number
         mixes = self.strategy.mixes
         means = Means(self.arena, rank, Patience(rank, PATIENCE_SECONDS), [rank], mixes)
@@ -141,9 +139,7 @@ class VirtualHost:
             else:
                 means.publish(vector, 1.0, everybody)
                 means.collect(everybody)
-        spent = 1000 * (time.process_time() - began) / MEANS
-        self._beside = beside
-        return spent
+        return 1000 * (time.process_time() - began) / MEANS
 
     def end_segment(self, addresses: Sequence[Address]) -> None:
         """Give the rows to the first host, where it has not the same."""
@@ -196,8 +192,7 @@ class VirtualHost:
 
     def close(self) -> None:
         """Leave."""
-        if self.strategy.traits.synchronous:
-            self._beside.stop()
+        self.links.end_part()
         self.router.close()
         self.links.close()
         self.links.endpoint.close()

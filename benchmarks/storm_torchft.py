@@ -33,15 +33,15 @@ from two_hosts_tasks import TextTask
 
 from roundelay.core.files import write_json
 from roundelay.runtime.clocks import steady_clock
-from roundelay.runtime.namespaces.hosts import Hosts, why_not
-from roundelay.storm.both import RunEnd, StormOptions, StormResult, run_storm
-from roundelay.storm.faults import Fault, checked_kinds, schedule
-from roundelay.storm.hosted import HostedCommand, Look, StormCommand
-from roundelay.storm.notes import LABEL, NOTE_NAME, Note, note_of
-from roundelay.storm.page import write_page
-from roundelay.storm.running import watch_training
-from roundelay.storm.story import Story
 from roundelay.terminal import Bar
+from roundelay_lab.namespaces.hosts import Hosts, why_not
+from roundelay_lab.storm.both import RunEnd, StormOptions, StormResult, run_storm
+from roundelay_lab.storm.faults import Fault, checked_kinds, schedule
+from roundelay_lab.storm.hosted import HostedCommand, Look, StormCommand
+from roundelay_lab.storm.notes import LABEL, NOTE_NAME, Note, note_of
+from roundelay_lab.storm.page import write_page
+from roundelay_lab.storm.running import watch_training
+from roundelay_lab.storm.story import Story
 
 MINE = "replica-{rank}.txt"
 """Note of the minibatches of one replica, since it was started last, that were committed."""

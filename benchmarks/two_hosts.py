@@ -66,7 +66,7 @@ from two_hosts_loop import learn
 from two_hosts_predicted import Link, steps_a_second
 from two_hosts_trainings import killed, together, train
 
-from roundelay.runtime.namespaces.hosts import Hosts, why_not
+from roundelay_lab.namespaces.hosts import Hosts, why_not
 
 MODES = {
     "1gbit": (

@@ -19,7 +19,7 @@ from two_hosts_table import Cell, Results, Setting
 from two_hosts_tasks import LossTask
 from two_hosts_trainings import variables
 
-from roundelay.runtime.namespaces.hosts import Hosts
+from roundelay_lab.namespaces.hosts import Hosts
 
 WAYS = (
     "alone",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from two_hosts_learner import SLOW_RATE, Way
 
-from roundelay.runtime.namespaces.hosts import Hosts
+from roundelay_lab.namespaces.hosts import Hosts
 
 TRAINED = {
     "1gbit": ("adpsgd", "adpsgd+fragments=8", "ssgd"),

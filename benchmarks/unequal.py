@@ -4,7 +4,7 @@
     python benchmarks/unequal.py --task text --text FILE                # the next character of a text
 
 Each line is a way to train with some learners, of which one takes so many times as long for a minibatch: with equal
-weights, by progress (docs/strategies/adpsgd.md), or by progress under the default rate of `attach`, `fastest`
+weights, by progress (docs/strategies/gossip.md#adpsgd), or by progress under the default rate of `attach`, `fastest`
 (docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
 the rate, the seconds to the loss (mean and range over seeds; a fast learner takes 0.1 s a minibatch), and how many
 times sooner that is than one fast learner alone; the same at the best rate of that one. A rate at the edge of the grid

@@ -70,7 +70,8 @@ def _link(found: re.Match[str], here: str, config: MkDocsConfig, files: Files) -
     if there.endswith(".ipynb") and (page := there.replace(".ipynb", ".md")) != here:
         there = page  # a notebook is shown as its page; only that has the notebook itself
     uri = there.removeprefix("docs/") if there.startswith("docs/") else there
-    if files.get_file_from_path(uri) is not None and (there.startswith("docs/") or there in TAKEN_IN):
+    page = files.get_file_from_path(uri)
+    if page is not None and page.inclusion.is_included() and (there.startswith("docs/") or there in TAKEN_IN):
         start = os.path.dirname(here.removeprefix("docs/") if here.startswith("docs/") else here) or "."
         return f"{shown}({relpath(uri, start)}{'' if there == 'docs/index.md' else anchor})"
     if config.repo_url:

@@ -49,7 +49,7 @@ TRACE = "trace"
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
-    """The policy that `training.on_death` means for this strategy.
+    """Return the policy that `training.on_death` means for this strategy.
 
     Raises:
         UserError: it cannot do that.
@@ -67,7 +67,7 @@ def _on_death(wanted: str, strategy: Strategy) -> str:
 
 
 def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Strategy:
-    """The strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
+    """Return the strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
 
     Raises:
         UserError: it cannot be trained like this.
@@ -95,8 +95,8 @@ def renumbered(stragglers: Sequence[str], former: Sequence[int]) -> list[str]:
 
 
 def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = None) -> Job:
-    """The job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place` says
-    which of several hosts this is.
+    """Return the job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place`
+    says which of several hosts this is.
 
     Raises:
         UserError: what the recipe names is missing or does not fit together.
@@ -154,7 +154,7 @@ def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = 
 
 
 def _remarks(task: AcousticTask) -> tuple[str, ...]:
-    """Sentences on what is not trained on, for whoever starts the training."""
+    """Return sentences on utterances that are not trained on."""
     targets = task.targets() if task.units is not None else None
     if not isinstance(targets, Units) or not targets.left_out:
         return ()
@@ -163,7 +163,7 @@ def _remarks(task: AcousticTask) -> tuple[str, ...]:
 
 
 def _task(recipe: Recipe) -> AcousticTask:
-    """The task of a recipe whose order is settled.
+    """Return the task of a recipe whose order is settled.
 
     Raises:
         UserError: there is no such device, or no alignment; objective, model and minibatch do not fit together.
@@ -210,7 +210,7 @@ def _check_objective(recipe: Recipe) -> None:
 
 
 def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
-    """The strategy of the recipe, on one host or several.
+    """Return the strategy of the recipe, on one host or several.
 
     Raises:
         UserError: it cannot be trained with so many learners, or on several hosts.
@@ -225,7 +225,7 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
 
 
 def _autocast(training: Training) -> bool:
-    """True if gradients are computed in bfloat16 where torch takes that for safe.
+    """Return True if gradients are computed in bfloat16 where torch takes that for safe.
 
     Raises:
         UserError: there is no such device.
@@ -238,7 +238,7 @@ def _autocast(training: Training) -> bool:
 
 
 def _stragglers(training: Training) -> tuple[Straggler, ...]:
-    """The learners made slow.
+    """Return the learners made slow.
 
     Raises:
         UserError: one is named twice, or does not exist.
@@ -252,19 +252,19 @@ def _stragglers(training: Training) -> tuple[Straggler, ...]:
 
 
 def _after_death(on_death: str, strategy: Strategy) -> AfterDeath:
-    """The way on after a death that the strategy itself cannot survive."""
+    """Return the way on after a death that the strategy itself cannot survive."""
     if not strategy.traits.synchronous or on_death == "stop":
         return "stop"
     return "go-on" if on_death == "go-on" else "shrink" if on_death == "shrink" else "restart"
 
 
 def learners_deaths(on_death: str) -> OnDeath:
-    """The runtime's policy for a dead learner under `training.on_death`."""
+    """Return the runtime's policy for a dead learner under `training.on_death`."""
     return "replace" if on_death == "replace" else "go-on" if on_death == "go-on" else "stop"
 
 
 def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
-    """The terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
+    """Return the terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
     recipe = with_order(recipe, read_summary(recipe.corpus).splits.get(TRAIN, {}).get("hours", 0.0))
     training, corpus = recipe.training, read_summary(recipe.corpus)
     utterances = {name: int(sizes["utterances"]) for name, sizes in corpus.splits.items()}

@@ -55,7 +55,7 @@ class Targets(ABC):
 
     @abstractmethod
     def examples(self, network: AcousticNetwork) -> AcousticExamples:
-        """The examples of all splits, drawn as the network wants them.
+        """Return the examples of all splits, drawn as the network wants them.
 
         Raises:
             UserError: no training or held-out examples, or the network cannot train on them.
@@ -63,14 +63,14 @@ class Targets(ABC):
 
     @abstractmethod
     def frames(self, examples: AcousticExamples) -> int:
-        """Training frames that `windows` of the examples numbers."""
+        """Return training frames that `windows` of the examples numbers."""
 
     @abstractmethod
     def prior(self, examples: AcousticExamples) -> NDArray[np.float32]:
-        """(S,) log, by which posteriors are divided in recognition."""
+        """Return (S,) log, by which posteriors are divided in recognition."""
 
     def objective(self, chosen: Objective) -> Objective:
-        """The objective that a recipe chooses, for these targets."""
+        """Return the objective that a recipe chooses, for these targets."""
         return chosen
 
 
@@ -187,7 +187,7 @@ class AcousticTask(Task):
         return replace(self, scales=tuple(common))
 
     def targets(self) -> Targets:
-        """Features and what is to be learned of them; of a large corpus as all processes of a host map them.
+        """Return features and what is to be learned of them; of a large corpus as all processes of a host map them.
 
         Raises:
             UserError: corpus or alignment is missing or broken.

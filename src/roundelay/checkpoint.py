@@ -1,22 +1,24 @@
-"""Checkpoints: complete, atomic, and readable by anybody (safetensors and JSON).
+"""Saves on disk: complete, atomic, and readable by anybody (safetensors and JSON).
 
-`NAME.safetensors` holds every row and every vector that belongs to it; `NAME.json` is written after it, names its
-checksum and its own, and holds all the rest: position in the data, schedule, clocks, seeds. Random numbers need no
-state of their own: their streams are named by seed and counters, which are here. A checkpoint exists when its JSON
-does. One that is written again (a run that goes on with other learners and is stopped at once) names another file for
-its tensors, so that there too one rename replaces the old by the new.
+A save has one part or several. `NAME.safetensors` holds the vectors of a part; `NAME.json` is written after it, names
+its checksum and its own, and holds all the rest. A part exists when its JSON does. One that is written again (a run
+that goes on with other learners and is stopped at once) names another file for its tensors, so that there too one
+rename replaces the old by the new.
 
-Names sort by the place in the data: `epoch-0002` is the end of the second epoch, `epoch-0002-at-000000128` lies 128
-rounds further on.
+A checkpoint, the save of a run, is one part with every row and every vector that belongs to it, and the run's position
+in data and schedule. Random numbers need no state of their own: their streams are named by seed and counters, which are
+here. Names sort by the place in the data: `epoch-0002` is the end of the second epoch, `epoch-0002-at-000000128` lies
+128 rounds further on. A save of a session of somebody else's loop has a part of each learner (attached/save_files.py).
 
 Legend: P parameters, L learners.
 """
 
+import shutil
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -24,21 +26,116 @@ from torch import Tensor
 
 from roundelay.core.checksums import Damaged, checksum, is_file_name, read_sums, write_checked_with
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json
-from roundelay.runtime.base import ClusterState
+from roundelay.core.files import DiskFull, atomic_write, read_json
+from roundelay.runtime.base import ClusterState, wall_clock
+from roundelay.runtime.clocks import pause
+from roundelay.runtime.resize import TrainedBy
 
-CHECKPOINT_VERSION = 2
-"""Version 1 had a crc32 of the tensors and none of the JSON; it is still read."""
+VERSION = 2
+"""Version 1 of a checkpoint had a crc32 of the tensors and none of the JSON, that of a session's part did not name its
+tensors; both are still read."""
 DAMAGED = ".damaged"
 """Ends the names of files that were set aside."""
+RETRY_SECONDS = 5.0
+"""Seconds before a full disk is tried again."""
+DISK_LOOK_SECONDS = 0.2
+"""Interval at which it is asked meanwhile whether to stop."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a save: plain values, and tensors by name."""
+
+    path: Path
+    meta: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+
+
+def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write the part whose JSON is `path`; one of before stays whole until this one is.
+
+    Raises:
+        UserError: the disk is full or not writable; names the file.
+    """
+    data, beside = save(dict(tensors)), path.with_suffix(".safetensors")
+    if path.exists() and beside in _tensors(path):
+        beside = path.with_name(f"{path.stem}-again.safetensors")
+    with atomic_write(beside) as file:
+        file.write(data)
+    write_checked_with(path, {"version": VERSION, "tensors": beside.name, **meta}, {beside.name: checksum(data)})
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """The plain values of the part whose JSON is `path`.
+
+    Raises:
+        Damaged: it is not what was written.
+        UserError: it is of a version that this program does not read.
+    """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Plain values, and checksums of tensors by name of file; none of a checkpoint of version 1."""
+    meta, sums = read_sums(path, "")
+    version = meta.get("version")
+    if sums and version == 1:
+        meta.setdefault("tensors", path.with_suffix(".safetensors").name)
+    elif sums and version != VERSION:
+        raise UserError(f"{path}: a save of version {version}, this program reads {VERSION}.")
+    elif not sums and version != 1:
+        raise Damaged(f"{path}: damaged: a save of version {version!r} without checksums.")
+    name = meta.get("tensors")
+    if not isinstance(name, str) or not is_file_name(name):
+        raise Damaged(f"{path}: no part of a save: it names no file of tensors.")
+    return meta, sums
+
+
+def read_part(path: Path) -> Part:
+    """The part whose JSON is `path`, held to its checksums.
+
+    Raises:
+        Damaged: a file is missing or not what was written; names it.
+        UserError: it is of a version that this program does not read.
+    """
+    meta, data = _whole(path)
+    try:
+        return Part(path, meta, load(data))
+    except SafetensorError as error:
+        raise Damaged(f"{path.with_name(meta['tensors'])}: damaged ({error}).") from error
+
+
+def check_part(path: Path) -> None:
+    """Hold the part whose JSON is `path` to its checksums; raises what `read_part` does."""
+    _whole(path)
+
+
+def _whole(path: Path) -> tuple[dict[str, Any], bytes]:
+    """Plain values and the bytes of the tensors."""
+    meta, sums = _read(path)
+    tensors = path.with_name(meta["tensors"])
+    try:
+        data = tensors.read_bytes()
+    except OSError as error:
+        raise Damaged(f"{tensors}: cannot be read ({error.strerror or error}).") from error
+    found: object = checksum(data) if sums else [len(data), zlib.crc32(data)]
+    if found != (sums.get(tensors.name) if sums else [meta.get("bytes"), meta.get("crc32")]):
+        raise Damaged(f"{tensors}: damaged, its checksum does not fit {path.name}.")
+    return meta, data
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A cluster's state and the run's own position, as plain JSON values."""
+    """A cluster's state and the run's own position, as plain JSON values.
+
+    Attributes:
+        trained: by which strategy; None: an earlier version did not say.
+    """
 
     state: ClusterState
     position: dict[str, Any]
+    trained: TrainedBy | None = None
 
 
 def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
@@ -47,24 +144,9 @@ def save_checkpoint(folder: Path, name: str, checkpoint: Checkpoint) -> Path:
     Raises:
         UserError: the disk is full or not writable; names the file.
     """
-    data = save(checkpoint.state.vectors)
-    path = folder / f"{name}.json"
-    tensors = folder / f"{name}.safetensors"
-    if path.exists() and tensors in _tensors(path):
-        tensors = folder / f"{name}-again.safetensors"
-    with atomic_write(tensors) as file:
-        file.write(data)
-    write_checked_with(
-        path,
-        {
-            "version": CHECKPOINT_VERSION,
-            "tensors": tensors.name,
-            "integers": checkpoint.state.integers,
-            "virtual_ns": checkpoint.state.virtual_ns,
-            "position": checkpoint.position,
-        },
-        {tensors.name: checksum(data)},
-    )
+    path, state = folder / f"{name}.json", checkpoint.state
+    meta = {"integers": state.integers, "virtual_ns": state.virtual_ns, "position": checkpoint.position}
+    write_part(path, meta | (checkpoint.trained.to_json() if checkpoint.trained else {}), state.vectors)
     return path
 
 
@@ -75,33 +157,18 @@ def load_checkpoint(path: Path) -> Checkpoint:
         Damaged: a file is missing or not what was written; names it.
         UserError: it is of a version that this program does not read.
     """
-    meta, sums = read_sums(path, "")
-    if sums and meta.get("version") != CHECKPOINT_VERSION:
-        raise UserError(f"{path}: checkpoint version {meta.get('version')}, this program reads {CHECKPOINT_VERSION}.")
-    name = meta.get("tensors")
-    if not isinstance(name, str) or not is_file_name(name):
-        raise Damaged(f"{path}: not a checkpoint: it names no file of tensors.")
-    tensors = path.with_name(name)
+    part = read_part(path)
     try:
-        data = tensors.read_bytes()
-    except OSError as error:
-        raise Damaged(f"{tensors}: cannot be read ({error.strerror or error}).") from error
-    try:
-        if sums:
-            whole = checksum(data) == sums[name]
-        elif meta["version"] == 1:
-            whole = (len(data), zlib.crc32(data)) == (meta["bytes"], meta["crc32"])
-        else:
-            raise Damaged(f"{path}: damaged: a checkpoint of version {meta['version']!r} without checksums.")
-        if not whole:
-            raise Damaged(f"{tensors}: damaged, its checksum does not fit {path.name}.")
-        return Checkpoint(ClusterState(load(data), meta["integers"], meta["virtual_ns"]), dict(meta["position"]))
-    except (KeyError, TypeError, ValueError, SafetensorError) as error:
+        meta = part.meta
+        trained = TrainedBy.from_json(meta) if "strategy" in meta else None
+        state = ClusterState(dict(part.tensors), meta["integers"], meta["virtual_ns"])
+        return Checkpoint(state, dict(meta["position"]), trained)
+    except (KeyError, TypeError, ValueError) as error:
         raise Damaged(f"{path}: not a checkpoint ({error!r}).") from error
 
 
 def _tensors(path: Path) -> tuple[Path, ...]:
-    """Files of tensors of the checkpoint whose JSON is `path`; likely ones, if that cannot be read."""
+    """Files of tensors of the part whose JSON is `path`; likely ones, if that cannot be read."""
     try:
         meta = read_json(path)
     except UserError:
@@ -124,12 +191,12 @@ def latest(folder: Path) -> Path | None:
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The files of the checkpoint whose JSON is `path`, which may not all be there."""
+    """The files of the part whose JSON is `path`, which may not all be there."""
     return path, *_tensors(path)
 
 
 def set_aside(path: Path) -> None:
-    """Rename the files of a damaged checkpoint, so that it does not count any more; the JSON first."""
+    """Rename the files of a damaged part, so that it does not count any more; the JSON first."""
     files = [file for file in files_of(path) if file.exists()]
     for file in files:
         file.replace(file.with_name(file.name + DAMAGED))
@@ -149,3 +216,51 @@ def prune(folder: Path, keep: Collection[str]) -> None:
     for path in folder.glob("*.safetensors"):
         if path not in needed:
             path.unlink()
+
+
+class Room:
+    """Waits, where a disk is full, until there is room.
+
+    Args:
+        patience: seconds, after which the wait ends with the error; 0: it is not waited.
+        asked: whether the run is to stop; ends the wait too.
+        say: told of the wait, once each.
+    """
+
+    def __init__(self, patience: float, asked: Callable[[], bool], say: Callable[[str], None]) -> None:
+        self._patience, self._asked, self._say = patience, asked, say
+
+    def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
+        """Calls `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
+
+        Raises:
+            DiskFull: there is still no room.
+        """
+        deadline = 0.0
+        while True:
+            try:
+                return write()
+            except DiskFull as error:
+                now = wall_clock()
+                if self._patience and not deadline:
+                    deadline = now + self._patience
+                    self._say(self._complaint(error, folder, needed))
+                if self._asked() or now >= deadline:
+                    raise
+            again = wall_clock() + RETRY_SECONDS
+            while wall_clock() < again and not self._asked():
+                pause(DISK_LOOK_SECONDS)
+
+    def _complaint(self, error: DiskFull, folder: Path, needed: int) -> str:
+        path = str(error).partition(": the disk is full")[0]
+        wanted = f"about {_size(needed)} are needed" if needed else "a little room is needed"
+        minutes = f"{self._patience / 60:g} min"
+        return (
+            f"{path}: the disk is full: {wanted}, {_size(shutil.disk_usage(folder).free)} are free. Free some "
+            f"space: it is tried again every {RETRY_SECONDS:g} s for {minutes}, and nothing trained is "
+            "lost. Ctrl-C gives up, and what was saved before stays."
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

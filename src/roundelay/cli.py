@@ -11,7 +11,6 @@ from roundelay.commands import (
     adaptations,
     advice,
     alignments,
-    claims,
     comparisons,
     corpora,
     finetuning,
@@ -22,7 +21,6 @@ from roundelay.commands import (
     packing,
     recognition,
     scaling,
-    storm,
     training,
     transcription,
 )
@@ -30,6 +28,7 @@ from roundelay.commands.base import OF_SPEECH
 from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
+from roundelay.commands.plugins import OF_THE_LABORATORY, add_plugin, find_plugins
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load, need
 from roundelay.core.importing import import_uncollected
@@ -75,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(words: Sequence[str]) -> argparse.Namespace:
     """Overrides may stand anywhere, also after flags, where argparse alone would not know them. Words behind -- are
     kept as they are, where a command hands them on."""
-    parser, commands = _parsers()
     place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
+    parser, commands = _parsers(*words[place : place + 1])
     parser.check_names(words[:place])
     if place < len(words):
         _command(words[place], commands).check_names(words[place + 1 :])
@@ -97,6 +96,11 @@ def _parse(words: Sequence[str]) -> argparse.Namespace:
 
 def _command(name: str, commands: dict[str, Parser]) -> Parser:
     if name not in commands:
+        if name in OF_THE_LABORATORY:
+            raise UserError(
+                f"`roundelay {name}` is a command of the laboratory, which is not installed: "
+                "`pip install ./lab` in a clone of Roundelay."
+            )
         raise UserError(f"there is no command {name!r}.{did_you_mean(name, commands)} `roundelay help` lists all.")
     return commands[name]
 
@@ -106,18 +110,18 @@ def command_parsers() -> dict[str, Parser]:
     return _parsers()[1]
 
 
-def _parsers() -> tuple[Parser, dict[str, Parser]]:
-    """The parser of the whole command line, and that of each command."""
+def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser of the whole command line, and that of each command. Commands of other packages are looked for
+    where this one does not have what is asked for, and for the list of all."""
     parser = Parser(prog="roundelay", description=ABOUT, epilog=FIRST_STEPS)
     parser.add_argument("--version", action="version", version=f"roundelay {__version__}", help="print the version")
     adding = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     commands: dict[str, Parser] = {}
 
-    def command(name: str, run: object, text: str) -> argparse.ArgumentParser:
-        examples = "\n".join(["examples:", *(f"  {line}" for line in EXAMPLES[name])])
-        commands[name] = adding.add_parser(
-            name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=examples
-        )
+    def command(name: str, run: object, text: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+        lines = [f"  {line}" for line in examples or EXAMPLES.get(name, ())]
+        epilog = "\n".join(["examples:", *lines]) if lines else None
+        commands[name] = adding.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.", epilog=epilog)
         commands[name].set_defaults(run=run, asked=name, parser=commands[name])
         commands[name].add_argument("-q", "--quiet", action="store_true", help="print results and errors only")
         commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
@@ -136,9 +140,7 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
         comparisons,
         scaling,
         advice,
-        claims,
         hosts,
-        storm,
         kept,
     ):
         group.add(command)
@@ -164,6 +166,9 @@ def _parsers() -> tuple[Parser, dict[str, Parser]]:
     )
     sub = command("completion", complete, "print a script that completes commands and options in a shell")
     sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
+    if asked not in commands or asked in ("help", "completion"):
+        for found in find_plugins(commands):
+            add_plugin(found, command)
     return parser, commands
 
 

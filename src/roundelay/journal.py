@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from roundelay.checkpoint import Room
 from roundelay.core.records import (
     EVENTS,
     Evaluation,
@@ -25,7 +26,7 @@ from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger
 from roundelay.loggers.tensorboard import TensorBoard
 from roundelay.run_directory import append
 from roundelay.runtime.base import Lost, Outcome, staleness_summary
-from roundelay.saving import Position, Room
+from roundelay.saving import Position
 
 
 class Journal:

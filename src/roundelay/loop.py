@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from roundelay import schedule as schedules
-from roundelay.averaged import averaged_model
-from roundelay.checkpoint import Checkpoint, bytes_of, load_checkpoint, set_aside
+from roundelay.checkpoint import Checkpoint, Room, bytes_of, load_checkpoint, set_aside
 from roundelay.core.checksums import Damaged
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
@@ -28,7 +27,6 @@ from roundelay.curve_points import CurvePoints
 from roundelay.job import Begin, Interrupt, Job
 from roundelay.journal import Journal
 from roundelay.learner.base import Learner, Stopped
-from roundelay.live import LiveFile
 from roundelay.loggers.base import LoggedRun
 from roundelay.run_directory import commit, cut, has_trained, machine
 from roundelay.runtime.base import (
@@ -42,8 +40,9 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.learners_rate import said_at_end, said_at_start
-from roundelay.runtime.resize import beginning_after, begun_at, resized
-from roundelay.saving import BEGINNING, Found, Position, Room, Saves
+from roundelay.runtime.live import LiveFile
+from roundelay.runtime.resize import TrainedBy, begun_at, gone_on_with
+from roundelay.saving import BEGINNING, Found, Position, Saves, averaged_model
 
 RESTARTS = 20
 """Number of times that one call of `train` starts learners again after a death, before it takes deaths for a habit."""
@@ -73,7 +72,6 @@ class Run:
         self.minibatch = job.minibatch.frames(job.cluster.learners, learner.examples, learner.sequences, learner.unit)
         self.now = Position(schedules.start(job.schedule, job.minibatch.number))
         self.due, self.division = False, ""  # checkpoint in the epoch; its division, as said last
-        self.before = job.cluster.learners  # of the checkpoint that is gone on from
         self.commit, self.machine = commit(), machine()
 
     def go(self) -> Results | None:
@@ -375,20 +373,19 @@ class Run:
         self._load(found.checkpoint)
         self.now = found.position
         self.now.first = self.now.first // before * learners  # the same round: rounds do not depend on learners
-        self.before = before
         for path, _ in found.damaged:
             set_aside(path)
         cut(self.exp, self.now.events_bytes)
         return found
 
     def _load(self, checkpoint: Checkpoint) -> None:
-        """Go on from the checkpoint's state, with as many learners as there are now."""
-        state, cluster = checkpoint.state, self.job.cluster
-        before = len(state.vectors["row"])
-        if before != cluster.learners:
-            holders = cluster.strategy.holders(tuple(range(before)))
-            state = resized(state, holders, cluster.learners, cluster.strategy.weighed)
-        self.runtime.load(state)
+        """Go on from the checkpoint's state, with as many learners as there are now, and under their strategy."""
+        self.runtime.load(gone_on_with(checkpoint.state, self.job.cluster, self._trained(checkpoint)))
+
+    def _trained(self, checkpoint: Checkpoint) -> TrainedBy:
+        """The strategy it was trained by; where it does not say, that of today, as for runs of earlier versions."""
+        learners = range(len(checkpoint.state.vectors["row"]))
+        return checkpoint.trained or TrainedBy.of(self.job.cluster.strategy, learners)
 
     def _announce(self, found: Found | None) -> None:
         job = self.job
@@ -399,11 +396,20 @@ class Run:
         cluster = job.cluster
         if said := said_at_start(cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch):
             self._tell(said)
-        before, after = self.before, cluster.learners
-        if before != after:
-            what = beginning_after(before, job.cluster)
-            self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
-            self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
+        if found:
+            self._say_changed(self._trained(found.checkpoint), len(found.checkpoint.state.vectors["row"]))
+
+    def _say_changed(self, trained: TrainedBy, before: int) -> None:
+        """Say with what learners begin that do not go on as they were."""
+        cluster, after = self.job.cluster, self.job.cluster.learners
+        if before == after and trained.remembered_by(cluster.strategy):
+            return
+        memory = ", ".join(cluster.optimizer.memory)
+        optimizers = memory and f"the mean over learners of what the optimizer remembers ({memory})"
+        what = trained.become(cluster.strategy, f"{before} model{'s' * (before > 1)}", optimizers)
+        what += "; the schedule, the rounds of the epoch and the place in it stay"
+        self.journal.say(LearnersChanged(**self._time(), before=before, after=after, what=what))
+        self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _identity(self) -> dict[str, Any]:
         """Fields of records that say which run this is."""
@@ -422,4 +428,5 @@ class Run:
         epoch = self.now.schedule.epoch
         self.journal.say(CheckpointWritten(**self._time(), epoch=epoch, file=f"checkpoints/{name}.json"))
         position = dataclasses.replace(self.now, wall_s=self._time()["wall_s"], events_bytes=self.journal.size)
-        self.saves.write(name, self.runtime.state(), position)
+        trained = TrainedBy.of(self.job.cluster.strategy, range(self.job.cluster.learners))
+        self.saves.write(name, self.runtime.state(), position, trained)

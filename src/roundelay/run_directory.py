@@ -14,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from roundelay.checkpoint import latest
+from roundelay.checkpoint import latest, read_meta
 from roundelay.core.configure import read_yaml
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
@@ -53,18 +53,21 @@ CHANGEABLE: tuple[str, ...] = tuple(
 )
 RESIZED = ("training.learners ", "training.stragglers ")
 """Differences between recipes that do not make it another run."""
+STRATEGY = ("training.strategy ", "training.options")
+"""Those that do not if it is said to be the same run."""
 
 
 Complete = Callable[[dict[str, Any]], dict[str, Any]]
 """From a recipe as it was written to one that names every option of today."""
 
 
-def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict) -> None:
+def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict, resume_only: bool = False) -> None:
     """Make `exp` the directory of this recipe, or check that it is already.
 
     One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
     by an earlier version goes on: options it does not know have the defaults `complete` gives them. A run may go on
-    with other patience, and, if it has not finished, with another number of learners and then with other stragglers.
+    with other patience, and, if it has not finished, with another number of learners and then with other stragglers;
+    where it is asked for by `resume_only`, with another strategy, too.
 
     Raises:
         UserError: it belongs to another configuration (every difference is named), or holds something else.
@@ -81,10 +84,18 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
         shrinks = recipe.get("training", {}).get("on_death") == "shrink"  # and may have, before it finished
         if (shrinks or not finished) and any(d.startswith(RESIZED[0]) for d in differences):
             may += RESIZED
-        if begun and not all(d.startswith(may) for d in differences):
+        another = not finished and any(d.startswith(STRATEGY) for d in differences)
+        if begun and not all(d.startswith(may + STRATEGY * (another and resume_only)) for d in differences):
             raise UserError(
                 f"{exp} belongs to another configuration: {'; '.join(differences)}. "
                 "Choose another --exp, or give the options it was started with."
+                + " With --resume a run goes on under another strategy."
+                * another
+            )
+        if begun and another and "strategy" not in read_meta(newest := latest(exp / "checkpoints") or path):
+            raise UserError(
+                f"{newest}: of an earlier version, which did not say the strategy: resume with the one it was started "
+                "with, and give another after the next checkpoint."
             )
         if finished or not differences:
             if not differences and read_origin(exp) is None:

@@ -1,17 +1,19 @@
-"""Keeps the state of a run on disk: which checkpoints stay, what happens when one is damaged, or the disk is full."""
+"""Keeps the state of a run on disk: which checkpoints stay, what a damaged one means, and which model a run leaves."""
 
 import dataclasses
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from roundelay import schedule as schedules
-from roundelay.averaged import epoch_ends
 from roundelay.checkpoint import (
     Checkpoint,
+    Room,
     bytes_of,
     checkpoints,
     files_of,
@@ -23,22 +25,16 @@ from roundelay.checkpoint import (
 )
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
-from roundelay.core.files import DiskFull
 from roundelay.run_directory import has_trained
-from roundelay.runtime.base import Cluster, ClusterState, LearnerDied, Outcome, staleness_summary, wall_clock
-from roundelay.runtime.clocks import pause
+from roundelay.runtime.base import Cluster, ClusterState, LearnerDied, Outcome, staleness_summary
 from roundelay.runtime.learners_rate import minibatches_averaged, work_of
+from roundelay.runtime.resize import TrainedBy
 
 FOLDER = "checkpoints"
 BEGINNING = "epoch-0000"
 """The checkpoint of before any training."""
 NEVER_TRAINED = {BEGINNING, f"{BEGINNING}-at-000000000"}
 """Those that nothing trained is in: the second is of a run that was stopped before its first round."""
-RETRY_SECONDS = 5.0
-"""Seconds before a full disk is tried again."""
-DISK_LOOK_SECONDS = 0.2
-"""Interval at which it is asked meanwhile whether the run is to stop."""
-T = TypeVar("T")
 
 
 @dataclass
@@ -114,54 +110,6 @@ class Found:
     damaged: tuple[tuple[Path, str], ...]
 
 
-class Room:
-    """Waits, where a disk is full, until there is room.
-
-    Args:
-        patience: seconds, after which the wait ends with the error; 0: it is not waited.
-        asked: whether the run is to stop; ends the wait too.
-        say: told of the wait, once each.
-    """
-
-    def __init__(self, patience: float, asked: Callable[[], bool], say: Callable[[str], None]) -> None:
-        self._patience, self._asked, self._say = patience, asked, say
-
-    def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """Calls `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
-
-        Raises:
-            DiskFull: there is still no room.
-        """
-        deadline = 0.0
-        while True:
-            try:
-                return write()
-            except DiskFull as error:
-                now = wall_clock()
-                if self._patience and not deadline:
-                    deadline = now + self._patience
-                    self._say(self._complaint(error, folder, needed))
-                if self._asked() or now >= deadline:
-                    raise
-            again = wall_clock() + RETRY_SECONDS
-            while wall_clock() < again and not self._asked():
-                pause(DISK_LOOK_SECONDS)
-
-    def _complaint(self, error: DiskFull, folder: Path, needed: int) -> str:
-        path = str(error).partition(": the disk is full")[0]
-        wanted = f"about {_size(needed)} are needed" if needed else "a little room is needed"
-        minutes = f"{self._patience / 60:g} min"
-        return (
-            f"{path}: the disk is full: {wanted}, {_size(shutil.disk_usage(folder).free)} are free. Free some "
-            f"space: it is tried again every {RETRY_SECONDS:g} s for {minutes}, and nothing trained is "
-            "lost. Ctrl-C gives up and goes back to the last checkpoint."
-        )
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
-
-
 class Saves:
     """The checkpoints of the run in directory `exp`: the last `keep`, the ends of the last `average` epochs, the best,
     and the one its epoch began with."""
@@ -171,13 +119,13 @@ class Saves:
         self.untrained: list[tuple[Path, str]] = []
         """Damaged checkpoints of before any training that were set aside, each with what is wrong with it."""
 
-    def write(self, name: str, state: ClusterState, position: Position) -> None:
-        """Write a checkpoint, and remove those that are not needed any more.
+    def write(self, name: str, state: ClusterState, position: Position, trained: TrainedBy) -> None:
+        """Write a checkpoint of learners that were `trained` so, and remove those that are not needed any more.
 
         Raises:
             UserError: it cannot be written.
         """
-        checkpoint = Checkpoint(state, position.to_json())
+        checkpoint = Checkpoint(state, position.to_json(), trained)
         needed = bytes_of(state.vectors.values())
         self.folder.mkdir(exist_ok=True)
         self._room.wait_for(lambda: save_checkpoint(self.folder, name, checkpoint), self.folder, needed)
@@ -270,6 +218,47 @@ def _position(path: Path, checkpoint: Checkpoint) -> Position:
         return Position.from_json(checkpoint.position)
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{path}: not a checkpoint of a run ({error!r}).") from error
+
+
+def epoch_ends(folder: Path) -> list[Path]:
+    """The JSON of every checkpoint at the end of an epoch, the newest last; not that of the untrained model."""
+    return [path for path in checkpoints(folder) if "-at-" not in path.stem and path.stem != BEGINNING]
+
+
+def averaged_model(
+    epochs: int, folder: Path, load: Callable[[Checkpoint], None], consensus: Callable[[], Tensor]
+) -> Tensor:
+    """Parameters (P,) of the model that a run leaves: that of its end, or the mean over the ends of its last epochs,
+
+        x = 1/n (x_T + x_{T-1} + ... + x_{T-n+1})        x_t: the consensus after epoch t
+
+    Stochastic weight averaging (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima and Better
+    Generalization") over the last epochs, as recipes of Kaldi and ESPnet have it for the models they decode with. The
+    models are in the checkpoints, so neither trajectory nor schedule know of it, and a run that is resumed leaves the
+    same. There are no running statistics to be estimated anew, for no model here has any. An epoch that was taken back
+    left the model of the epoch before, which counts once.
+
+    Args:
+        epochs: number of epochs, the last among them; 1: that of the last alone, as it stands. A run of fewer has all.
+        folder: of the checkpoints, the newest of which is the end of the run.
+        load: makes a runtime go on from a checkpoint. It is left where the run ended.
+        consensus: the model (P,) that the learners of the runtime stand for.
+
+    Raises:
+        UserError: a checkpoint is missing or damaged; names the file.
+    """
+    if epochs == 1:
+        return consensus()
+    models: list[Tensor] = []
+    before: Tensor | None = None
+    for path in epoch_ends(folder)[-epochs:]:
+        checkpoint = load_checkpoint(path)
+        rows = checkpoint.state.vectors["row"]
+        load(checkpoint)
+        if before is None or not torch.equal(rows, before):
+            models.append(consensus().clone())
+        before = rows
+    return torch.stack(models).mean(dim=0)
 
 
 @dataclass(frozen=True)

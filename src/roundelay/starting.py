@@ -34,7 +34,7 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.recipes.init import FirstPhase, Init
 from roundelay.recipes.kept import kept_recipe
 from roundelay.recipes.recipe import Decoding, Recipe, Training, as_it_was
-from roundelay.runtime.resize import resized
+from roundelay.runtime.resize import TrainedBy, model_of
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.saving import FOLDER
 from roundelay.schedule import Anneal
@@ -221,11 +221,13 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     if not (exp / RECIPE).is_file():
         raise UserError(f"init.model: {path} is not in the folder {FOLDER} of a run directory, which has its recipe.")
     training = as_it_was(read_yaml(exp / RECIPE))["training"]
-    state = load_checkpoint(path).state
-    shared = not training.get("minibatch_per_learner")
-    strategy = make_strategy(training["strategy"], training["options"]).under(training.get("rate", "fastest"), shared)
-    learners = len(state.vectors["row"])
-    row = resized(state, strategy.holders(tuple(range(learners))), 1, strategy.weighed).vectors["row"][0]
+    checkpoint = load_checkpoint(path)
+    state, trained = checkpoint.state, checkpoint.trained
+    if trained is None:
+        shared, rate = not training.get("minibatch_per_learner"), training.get("rate", "fastest")
+        strategy = make_strategy(training["strategy"], training["options"]).under(rate, shared)
+        trained = TrainedBy.of(strategy, range(len(state.vectors["row"])))
+    row = model_of(state, trained.holders, trained.weighed)
     return _Source(path, _named(row, module, path), _targets_of_run(exp), str(path))
 
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from roundelay.checkpoint import latest
+from roundelay.checkpoint import Room, latest
 from roundelay.core.errors import UserError
 from roundelay.core.files import sweep, unwritable
 from roundelay.core.progress import Progress
@@ -28,7 +28,7 @@ from roundelay.loop import Run, WentBack
 from roundelay.run_directory import alone, claim_directory, put_away
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.imported import not_imported_again
-from roundelay.saving import Room, Saves
+from roundelay.saving import Saves
 
 
 def train(
@@ -42,9 +42,9 @@ def train(
 ) -> Results | None:
     """Run, or go on with, `job` in directory `exp`; a finished run is only read.
 
-    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun. With
-    `begin_anew` a run that has trained, and of which no checkpoint is whole any more, begins again; its log is kept
-    under another name.
+    Returns None if interrupted: the same call goes on from there. With `resume_only` nothing is begun, and a run may go
+    on under another strategy. With `begin_anew` a run that has trained, and of which no checkpoint is whole any more,
+    begins again; its log is kept under another name.
 
     Raises:
         UserError: the directory belongs to another configuration; a full disk; too little data; a learner died under a
@@ -57,7 +57,7 @@ def train(
         raise UserError(f"{exp}: nothing to resume, there is no checkpoint. Leave --resume out to begin a run here.")
     new = not exp.exists()
     with alone(exp), _left_as_it_was(exp, new):
-        claim_directory(exp, job.recipe, job.complete)
+        claim_directory(exp, job.recipe, job.complete, resume_only)
         for folder in (exp, exp / "checkpoints"):
             sweep(folder)
         if (exp / Results.FILE).exists():  # trained, and perhaps decoded: nothing to add

@@ -11,7 +11,7 @@ from roundelay.runtime.base import ClusterState, SegmentPlan
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay.whole import replay
-from roundelay.runtime.resize import resized
+from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import cluster
 from support.hosts import Hosts
@@ -75,7 +75,7 @@ def test_an_epoch_gone_on_with_by_another_number_of_learners_trains_the_rest_of_
         counts = first.segment(segment(0, last=7)).counts.frames.sum()
         state = first.state()
     with SimRuntime(cluster("ssgd", 2, InBlocks("dnn"))) as second:
-        second.load(resized(state, (0, 1, 2), 2))
+        second.load(gone_on_with(state, second.cluster, TrainedBy.of(second.cluster.strategy, range(LEARNERS))))
         assert counts + second.segment(segment(0, first=7, learners=2)).counts.frames.sum() == FRAMES
 
 

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.claims.claim import Claim, read_claim
-from roundelay.claims.evidence import read_evidence
-from roundelay.claims.rule import measured
-from roundelay.claims.running import Ways, run_claim
-from roundelay.claims.speech import ClaimFolders, reached
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.records import Evaluation
 from roundelay.job import Interrupt
+from roundelay_lab.claims.claim import Claim, read_claim
+from roundelay_lab.claims.evidence import read_evidence
+from roundelay_lab.claims.rule import measured
+from roundelay_lab.claims.running import Ways, run_claim
+from roundelay_lab.claims.speech import ClaimFolders, reached
 
 CLAIM = """
 number: 99

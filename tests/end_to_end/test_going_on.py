@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from roundelay.acoustic import _on_death
-from roundelay.checkpoint import latest, load_checkpoint
+from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, save_checkpoint
 from roundelay.core.configure import read_yaml
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
@@ -33,7 +33,7 @@ from roundelay.core.records import (
 from roundelay.job import AfterDeath, Interrupt, Job
 from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import claim_directory
-from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch, ended_by_death
+from roundelay.runtime.base import ClusterState, Glance, Outcome, SegmentPlan, Straggler, Watch, ended_by_death
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.driver import SimRuntime
@@ -105,6 +105,45 @@ def test_every_strategy_goes_on_with_other_learners_and_says_so(
     assert read_yaml(tmp_path / "exp" / "recipe.yaml")["training"]["learners"] == 3
     kept = [e.cross_entropy for e in of_kind(events, Evaluation) if e.accepted]
     assert kept == sorted(kept, reverse=True)
+
+
+@pytest.mark.parametrize("names", [("bmuf period=3", "adpsgd"), ("easgd period=2", "ssgd"), ("ssgd", "easgd period=2")])
+def test_a_run_goes_on_under_another_strategy_where_that_is_asked_for(
+    names: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of an epoch, of which every frame is still trained once."""
+
+    def of(name: str, learners: int) -> Job:
+        made = job(name, TASK, learners=learners)
+        return replace(made, recipe={"training": {"strategy": name, "learners": learners}})
+
+    exp = tmp_path / "exp"
+    with monkeypatch.context() as patch:
+        cut(patch, segment=2, rounds=of(names[0], 4).cluster.stop_round(7))
+        run(of(names[0], 4), exp)
+    with pytest.raises(UserError, match=r"training\.strategy was .* With --resume a run goes on under"):
+        run(of(names[1], 4), exp)
+    results = run(of(names[1], 3), exp, resume_only=True)
+    assert comparable(results)["frames_seen"] == 4 * TASK.examples
+    events = read_events(exp / "events.jsonl")
+    (changed,) = of_kind(events, LearnersChanged)
+    old, new = (make_strategy(name) for name in names)
+    assert f"{old.name}{' (its' * bool(old.memory)}" in changed.what
+    assert f"goes on as {new.label}, which begins anew: every learner begins with" in changed.what
+    assert "what the optimizer remembers (momentum)" in changed.what
+    assert [start.strategy for start in of_kind(events, RunStarted)] == [old.name, new.name]
+    assert read_yaml(exp / "recipe.yaml")["training"]["strategy"] == names[1]
+    kept = [e.cross_entropy for e in of_kind(events, Evaluation) if e.accepted]
+    assert kept == sorted(kept, reverse=True)
+
+
+def test_a_checkpoint_that_does_not_say_its_strategy_goes_on_under_no_other(tmp_path: Path) -> None:
+    recipe = {"training": {"strategy": "bmuf", "learners": 2}}
+    claim_directory(tmp_path / "exp", recipe)
+    state = ClusterState({"row": torch.zeros(2, 3)}, {"steps": [1, 1], "versions": [2, 2]})
+    save_checkpoint(tmp_path / "exp" / "checkpoints", "epoch-0001", Checkpoint(state, {}))
+    with pytest.raises(UserError, match=r"epoch-0001\.json: of an earlier version"):
+        claim_directory(tmp_path / "exp", {"training": {"strategy": "ssgd", "learners": 2}}, resume_only=True)
 
 
 def test_an_epoch_is_cut_once_where_every_learner_has_a_minibatch_of_its_own(

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from roundelay.core.records import (
 )
 from roundelay.job import Interrupt, Job
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
-from roundelay.runtime.base import ClusterState, Straggler
+from roundelay.runtime.base import Straggler
 from roundelay.schedule import Newbob
 from roundelay.training import train
 from support.clusters import MINIBATCH, SYNCHRONOUS
@@ -65,8 +66,8 @@ def test_a_run_killed_in_an_epoch_goes_on_from_the_checkpoint_inside_it(
     written: list[str] = []
     write = saving.Saves.write
 
-    def die(self: saving.Saves, name: str, state: ClusterState, position: saving.Position) -> None:
-        write(self, name, state, position)
+    def die(self: saving.Saves, name: str, *state: Any) -> None:
+        write(self, name, *state)
         written.append(name)
         if name.startswith("epoch-0001-at-"):
             raise KeyboardInterrupt

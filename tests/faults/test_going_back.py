@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay import saving
+from roundelay import checkpoint
 from roundelay.checkpoint import checkpoints, load_checkpoint
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
@@ -254,7 +254,7 @@ def full_for(monkeypatch: pytest.MonkeyPatch, failures: int, since: int = 5) -> 
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    monkeypatch.setattr(saving, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
     return calls
 
 

@@ -25,7 +25,7 @@ from roundelay.core.records import (
     Segment,
     of_kind,
 )
-from roundelay.runtime.namespaces.hosts import Hosts, NoNamespaces, why_no_cables, why_not
+from roundelay_lab.namespaces.hosts import Hosts, NoNamespaces, why_no_cables, why_not
 from support.beeps import prepare_beeps
 from support.host_training import LEARNING_RATE, PORT, TOO_LONG, HostTraining, bound, results, undisturbed
 from support.until import until

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.runtime.namespaces.hosts import PATH, Hosts, NoNamespaces, why_no_cables, why_not
+from roundelay_lab.namespaces.hosts import PATH, Hosts, NoNamespaces, why_no_cables, why_not
 
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
@@ -119,14 +119,14 @@ def test_a_started_command_is_on_its_host_even_if_it_enters_late(
     late.chmod(0o755)
     with Hosts(1) as hosts:
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{PATH}")
-        monkeypatch.setattr("roundelay.runtime.namespaces.hosts.PATH", f"{tmp_path}{os.pathsep}{PATH}")
+        monkeypatch.setattr("roundelay_lab.namespaces.hosts.PATH", f"{tmp_path}{os.pathsep}{PATH}")
         assert hosts.start(0, ["sleep", "1000"]).pid in hosts.processes(0)
 
 
 def test_nothing_is_left_of_hosts_whatever_became_of_their_test() -> None:
     code = """
 import os, signal
-from roundelay.runtime.namespaces.hosts import Hosts
+from roundelay_lab.namespaces.hosts import Hosts
 hosts = Hosts(2)
 sleepers = [hosts.start(host, ["sleep", "1000"]) for host in range(2)]
 keepers = [namespace.process for namespace in hosts._namespaces]
@@ -147,6 +147,6 @@ print(*keepers, *(sleeper.pid for sleeper in sleepers), flush=True)
 
 
 def test_missing_programs_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("roundelay.runtime.namespaces.hosts.PATH", "/nowhere")
+    monkeypatch.setattr("roundelay_lab.namespaces.hosts.PATH", "/nowhere")
     with pytest.raises(NoNamespaces, match="no program 'ip' here"):
         Hosts(1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
-from roundelay.runtime.attached.hosts.lease import Voter, VoterView
+from roundelay.runtime.hosts.control.lease import Voter, VoterView
 from support.session_hosts import session_hosts
 from support.until import until
 
@@ -25,8 +25,7 @@ def test_the_next_host_wants_to_lead_where_more_than_half_may_come_to_it(silence
         voters = replace(leader, address=silent.getsockname()[:2]), own, Voter(2, "another", ("127.0.0.1", 9))
         agent.promise.views = (VoterView((9, 0), voters[:hosts] if hosts > 1 else (own,)),)
         agent.promise.until = 0.0
-        options = replace(other.request.options, silence=silence)  # type: ignore[arg-type]
-        other.request = replace(other.request, options=options)
+        agent._terms = replace(agent._terms, silence=silence)  # type: ignore[arg-type]
         for remote in found.coordinator._hosts.all():
             remote.monitored.close()
         until(lambda: agent.succeeds or bool(other.between.over[0]))

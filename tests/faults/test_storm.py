@@ -8,7 +8,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.records import Segment, of_kind, read_events
-from roundelay.runtime.namespaces.hosts import why_not
+from roundelay_lab.namespaces.hosts import why_not
 from support.beeps import prepare_beeps
 
 pytestmark = [pytest.mark.skipif(bool(why_not()), reason=why_not()), pytest.mark.timeout(400)]

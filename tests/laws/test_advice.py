@@ -10,9 +10,14 @@ import pytest
 from roundelay.advice import learning
 from roundelay.advice.advise import Advice, AdviceTask, advise, beside_alone, changed, choice, rank
 from roundelay.advice.candidates import Candidate, candidates
-from roundelay.advice.fit import configurations, exponent_of, runs
 from roundelay.advice.learning import COLUMNS, Trained, columns, efficiency, fitted
-from roundelay.advice.measurements import (
+from roundelay.advice.throughput import StepWork, never_talking, speed
+from roundelay.cli import main
+from roundelay.core.errors import UserError
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay_lab.advice.fit import configurations, exponent_of, runs
+from roundelay_lab.advice.measurements import (
     MeasuredTable,
     ThroughputCompared,
     candidate_of,
@@ -22,11 +27,6 @@ from roundelay.advice.measurements import (
     rank_correlation,
     throughput_error,
 )
-from roundelay.advice.throughput import StepWork, never_talking, speed
-from roundelay.cli import main
-from roundelay.core.errors import UserError
-from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
-from roundelay.strategies import STRATEGIES, make_strategy
 
 FITTED = Path(__file__).parents[2] / "src" / "roundelay" / "advice" / "fitted.json"
 SLOW = VirtualCluster(

@@ -68,11 +68,13 @@ def test_a_learner_that_waits_for_want_of_batches_is_told_why(found: Found) -> N
 def test_saved_by_two_in_the_middle_of_an_epoch_any_number_goes_on_with_the_rest(
     strategy: str, workers: str, tmp_path: Path
 ) -> None:
+    """Under another strategy, too."""
     saved = reports(run_learners(2, SCRIPT, "save", str(tmp_path), strategy, workers).stdout)["saved"]
     before = [name for rank in range(2) for name in saved[rank]["trained"]]
     assert 0 < len(before) < BATCHES
-    for learners in (1, 2, 3):
-        done = run_learners(learners, SCRIPT, "resume", str(tmp_path), strategy, workers)
+    other = "bmuf" if strategy == "adpsgd" else "adpsgd"
+    for learners, by in ((1, strategy), (2, strategy), (3, strategy), (2, other)):
+        done = run_learners(learners, SCRIPT, "resume", str(tmp_path), by, workers)
         resumed = reports(done.stdout)["resumed"]
         assert len(resumed) == learners
         assert Counter([*before, *(name for one in resumed.values() for name in one["trained"])]) == NAMES

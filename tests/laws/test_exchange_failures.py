@@ -113,8 +113,10 @@ def test_a_host_that_fails_in_the_middle_costs_one_exchange_and_tears_nothing(
     impostor.close()
 
 
-@pytest.mark.parametrize("when", ["before it is done", "after it is done", "in the middle of the answer"])
-def test_an_exchange_whose_link_breaks_is_done_once(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("middle", [False, True])
+@pytest.mark.parametrize("when", ["exchange", "give", "found", "row"])
+def test_an_exchange_whose_link_breaks_is_done_once(when: str, middle: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a message, or in the middle of it."""
     with hosts([0, 1]) as (zero, one):
         ask(zero.workers[0], Exchange(1, pair_average_))
         for rank, row in ((0, zero.rows[0]), (1, one.rows[1])):
@@ -123,9 +125,9 @@ def test_an_exchange_whose_link_breaks_is_done_once(when: str, monkeypatch: pyte
         whole = Link.send
 
         def send(link: Link, kind: str, header: dict[str, Any], payload: Any = ()) -> None:
-            if not broken and kind == ("exchange" if when == "before it is done" else "row"):
+            if not broken and kind == when:
                 broken.append(kind)
-                if when == "in the middle of the answer":
+                if middle:
                     Impostor.half(link, header, bytes(1000))
                 link.close()
             whole(link, kind, header, payload)
@@ -133,9 +135,9 @@ def test_an_exchange_whose_link_breaks_is_done_once(when: str, monkeypatch: pyte
         monkeypatch.setattr(Link, "send", send)
         assert ask(zero.workers[0], Exchange(1, pair_average_)) == 2
         assert broken
-        middle = start(0).lerp(start(1), 0.5)
-        assert torch.equal(zero.rows[0].vector, middle)
-        assert torch.equal(one.rows[1].vector, middle)
+        mean = start(0).lerp(start(1), 0.5)
+        assert torch.equal(zero.rows[0].vector, mean)
+        assert torch.equal(one.rows[1].vector, mean)
         assert zero.rows[0].version == one.rows[1].version == 2
 
 
@@ -172,9 +174,10 @@ def test_the_learner_takes_steps_while_its_row_is_in_flight() -> None:
 
     def behave(link: Any) -> None:
         with suppress(Exception):
-            request = link.receive(None)
+            asked, given = link.receive(None), link.receive(None)
             held.wait(60.0)
-            link.send("row", {"n": request.header["n"], "version": 1}, [request.payload])
+            link.send("found", {"n": asked.header["n"]}, [given.payload])
+            link.send("row", {"n": asked.header["n"], "version": 1})
             link.receive(None)
 
     impostor = Impostor(behave)
@@ -249,6 +252,10 @@ WRONG: list[tuple[str, dict[str, Any], int]] = [
     ("exchange", {"chunks": None}, 4 * LONG),
     ("exchange", {"chunks": [0]}, 4 * LONG),
     ("exchange", {"chunks": [0, 4.0]}, 4 * LONG),
+    ("exchange", {"both": True}, 4 * LONG),
+    ("exchange", {"both": True, "along": ["m"]}, 0),
+    ("exchange", {"both": 1}, 0),
+    ("request", {"both": True, "peer": 1}, 0),
     ("exchange", {}, 4 * LONG - 4),
     ("exchange", {}, 0),
     ("fetch", {}, 4),

@@ -10,8 +10,7 @@ import pytest
 
 from roundelay.core.effects import GradMean, Mean, Mix
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.host_links import HostLinks
-from roundelay.runtime.hosts.control.links import PeerLinks
+from roundelay.runtime.hosts.control.host_links import HostLinks, PeerLinks
 from roundelay.runtime.hosts.terms import MIX, ROLES, HostTerms, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.listener import Listener

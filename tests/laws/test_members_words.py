@@ -218,7 +218,7 @@ class Run:
         runtime._judge()
         runtime._watch_progress()
         runtime.who_waits()
-        json.dumps([vars(seen) for seen in runtime._seen()])
+        json.dumps([vars(seen) for seen in runtime._hosts.seen()])
         runtime._hosts.news()
 
 

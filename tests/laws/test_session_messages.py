@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from roundelay.runtime.attached.hosts.messages import Columns
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
-from roundelay.runtime.hosts.control.messages import Living
+from roundelay.runtime.hosts.control.messages import Columns, Living
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from support.relay import MISCHIEF, Relay, relay
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
@@ -38,8 +37,10 @@ FOREIGN: dict[str, tuple[str, dict[str, Any], bytes]] = {
 TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "columns of its own": ("columns", {"ranks": [1], "everything": False}, b""),
     "a minibatch for others": ("drawn", {"rank": 0, "number": 1, "index": 3}, b""),
-    "a model beyond its end": ("model", {"at": PARAMETERS}, bytes(4)),
-    "half a number of a model": ("model", {"at": 0}, bytes(3)),
+    "a model beyond its end": ("piece", {"name": "mean", "rank": 0, "at": PARAMETERS}, bytes(4)),
+    "half a number of a model": ("piece", {"name": "mean", "rank": 0, "at": 0}, bytes(3)),
+    "a model in the place of a row": ("piece", {"name": "row", "rank": 0, "at": 0}, bytes(4)),
+    "a mean of its own": ("piece", {"name": "mean", "rank": 1, "at": 0}, bytes(4)),
     "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
     "a heartbeat with half a voter": (
         "beat",
@@ -76,8 +77,8 @@ def test_a_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is_store
     kind, header, data = FOREIGN[name]
     with session_hosts("adpsgd") as found:
         before = stored(found, 0)
-        assert found.agent._monitored is not None
-        found.agent._monitored.link.send(kind, header, [payload(found, name, data)])
+        assert found.agent.link is not None
+        found.agent.link.link.send(kind, header, [payload(found, name, data)])
         until(lambda: not found.first.arena.liveness.alive[1])
         assert found.first.attendance.left[1] == HOST_LOST
         assert found.first.arena.liveness.alive[0]
@@ -115,7 +116,7 @@ def test_who_is_between_two_hosts_can_part_them_and_nothing_else(what: str, forw
         before = stored(found, 0)
         between[0].go()
         (remote,) = found.coordinator._hosts.all()
-        monitored = found.agent._monitored
+        monitored = found.agent.link
         assert monitored is not None
 
         def parted() -> bool:

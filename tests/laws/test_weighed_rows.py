@@ -26,7 +26,7 @@ from roundelay.runtime.hosts.exchange.messages import ExchangeTerms, RequestMess
 from roundelay.runtime.hosts.exchange.row_format import Fragment, RowFormat
 from roundelay.runtime.messages import Frame, InvalidMessage, plain
 from roundelay.runtime.procs.memory.arena import Layout
-from roundelay.runtime.resize import resized
+from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.rows import NoLock, Row, adopt, reach
 from roundelay.runtime.sim.cluster import Compute, Handicap, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
@@ -369,7 +369,8 @@ def test_the_model_is_the_mean_of_rows_by_their_masses_also_for_another_number_o
     with SimRuntime(cluster("adpsgd weights=progress", 3)) as runtime:
         wanted = weighed_state(runtime)
         torch.testing.assert_close(runtime.consensus().double(), wanted, rtol=0, atol=1e-6)
-        two = resized(runtime.state(), (0, 1, 2), 2, weighed=True)
+        trained = TrainedBy.of(runtime.cluster.strategy, range(3))
+        two = gone_on_with(runtime.state(), cluster("adpsgd weights=progress", 2), trained)
         assert torch.equal(two.vectors["row"][0], two.vectors["row"][1])
         torch.testing.assert_close(two.vectors["row"][0].double(), wanted, rtol=0, atol=1e-6)
 

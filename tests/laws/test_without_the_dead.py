@@ -18,7 +18,7 @@ from roundelay.core.topology import connected, without
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
-from roundelay.runtime.hosts.control.links import PeerLinks
+from roundelay.runtime.hosts.control.host_links import PeerLinks
 from roundelay.runtime.hosts.mean_transports.messages import MeansDone
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.terms import ROLES, identity

@@ -23,7 +23,8 @@ EXAMPLES, BATCH, BEFORE = 22, 3, 2
 SYNCHRONOUS = [name for name, strategy in STRATEGIES.items() if strategy.traits.synchronous and name != "sgd"]
 SOME = ("ssgd", "bmuf", "easgd-sync", "delayed-gradient")
 """Of them, where vectors are in several places: on several hosts, or on devices."""
-OTHERS = ("bmuf", "easgd-sync", "adpsgd", "adpsgd,weights=progress")
+OTHERS = ("bmuf", "easgd-sync", "adpsgd", "adpsgd,weights=progress", "ssgd to adpsgd", "easgd to bmuf")
+"""Strategies that go on with other learners, some under another strategy and back."""
 
 
 def job() -> str:
@@ -128,10 +129,12 @@ def alone() -> Iterator[None]:
 
 
 def with_other_learners(device: str) -> None:
-    """A save of two in the middle of an epoch, resumed by one, whose save is resumed by two."""
-    for strategy in OTHERS:
+    """A save of two in the middle of an epoch, resumed by one, maybe under another strategy, whose save is resumed by
+    two."""
+    for both in OTHERS:
+        strategy, _, other = both.partition(" to ")
         rank, found = roundelay.rank(), dict[str, Any]()
-        with directory(f"other {strategy}") as path:
+        with directory(f"other {both}") as path:
             two = Loop(strategy, device)
             with two.session:
                 two.train(BEFORE - rank)
@@ -140,7 +143,7 @@ def with_other_learners(device: str) -> None:
                 with two.session.consensus():
                     found["saved"] = two.values()
             with alone():
-                one = Loop(strategy, device, resume=path, seed=5)
+                one = Loop(other or strategy, device, resume=path, seed=5)
                 with one.session:
                     found["one"] = one.values()
                     one.train(2)
@@ -150,7 +153,7 @@ def with_other_learners(device: str) -> None:
             with again.session:
                 again.train()
         found["trained"] = [two.trained, one.trained, again.trained]
-        report(law=f"others {strategy}", rank=rank, **found)
+        report(law=f"others {both}", rank=rank, **found)
 
 
 def main(device: str, kind: str) -> None:

@@ -15,7 +15,7 @@ from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.live import Live
 from roundelay.core.records import Record, Results, read_events
-from roundelay.runtime.namespaces.hosts import Hosts
+from roundelay_lab.namespaces.hosts import Hosts
 from support.preloaded import Preloaded
 
 TESTS = Path(__file__).parents[1]

@@ -9,12 +9,12 @@ from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
 from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.membership import life_lock
 from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.procs.coordination.lives import life_lock
 from roundelay.runtime.procs.memory.arena import Arena, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.strategies import make_strategy
@@ -73,7 +73,7 @@ def _met(asked: SessionRequest, router: Router, arrivals: PendingJoins, reached:
         SessionHost(one, file, where)
         for one, file, where in zip((asked, asked_other), files, (router, router_other), strict=True)
     ]
-    coordinator, agent = SessionCoordinator(hosts[0], router, arrivals), SessionAgent(hosts[1], router_other)
+    coordinator, agent = SessionCoordinator(hosts[0], arrivals), SessionAgent(hosts[1], router_other)
     opening, over = threading.Thread(target=agent.open), threading.Event()
     opening.start()
     coordinator.open()

@@ -1,4 +1,4 @@
-"""The source of the package as text, for tests that hold it to rules of form."""
+"""The source of the packages as text, for tests that hold it to rules of form."""
 
 import ast
 from collections.abc import Iterator
@@ -7,11 +7,12 @@ from functools import cache
 from pathlib import Path
 
 import roundelay
+import roundelay_lab
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of the package: its path below the package, and its syntax."""
+    """One file: its path below the package, behind `lab/` below that of the laboratory, and its syntax."""
 
     path: str
     text: str
@@ -24,12 +25,13 @@ class SourceFile:
 
 @cache
 def source_files() -> tuple[SourceFile, ...]:
-    """All Python files of the package."""
-    root = Path(roundelay.__path__[0])
+    """All Python files of the package and of its laboratory."""
     found = []
-    for path in sorted(root.rglob("*.py")):
-        text = path.read_text(encoding="utf-8")
-        found.append(SourceFile(path.relative_to(root).as_posix(), text, ast.parse(text)))
+    for package, before in ((roundelay, ""), (roundelay_lab, "lab/")):
+        root = Path(package.__path__[0])
+        for path in sorted(root.rglob("*.py")):
+            text = path.read_text(encoding="utf-8")
+            found.append(SourceFile(before + path.relative_to(root).as_posix(), text, ast.parse(text)))
     return tuple(found)
 
 

@@ -8,8 +8,7 @@ import pytest
 
 import roundelay
 from roundelay.advice.from_run import read_facts
-from roundelay.advice.machines import Machines, cluster_of, link_of, probed_layers
-from roundelay.advice.measurements import bytes_per_second
+from roundelay.advice.machines import Machines, bytes_per_second, cluster_of, link_of, probed_layers
 from roundelay.advice.sources import advise_on
 from roundelay.advice.wanted import Wanted
 from roundelay.cli import main

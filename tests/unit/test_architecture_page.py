@@ -5,14 +5,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGE = ROOT / "src" / "roundelay"
+PACKAGES = {"src/roundelay/": "", "lab/src/roundelay_lab/": "lab/"}
+"""Roots of trees, and the beginning of their paths here."""
 
 
 def shown() -> dict[str, str]:
-    """Lines of the page's trees: path below src/roundelay (a folder ends in /) -> what it is."""
+    """Lines of the page's trees: path below a package (a folder ends in /) -> what it is."""
     lines: dict[str, str] = {}
-    for root, tree in re.findall(r"^```\nsrc/roundelay/(\S*)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
-        above: list[str] = [root]
+    trees = r"^```\n(src/roundelay/|lab/src/roundelay_lab/)(\S*)\n(.*?)^```"
+    for package, root, tree in re.findall(trees, PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        above: list[str] = [PACKAGES[package] + root]
         for line in tree.splitlines():
             found = re.fullmatch(r"((?:│   |    )*)[├└]── (\S+) +(\S.*)", line)
             assert found, f"{line!r} is no line of a tree: branch, name, two or more spaces, a few words"
@@ -25,10 +27,14 @@ def shown() -> dict[str, str]:
 
 
 def there() -> set[str]:
-    """Files and folders of the package as the trees write them. `__init__.py` is its folder."""
-    files = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
-    folders = [path.parent for path in PACKAGE.rglob("*.py") if path.parent != PACKAGE]
-    return {str(p.relative_to(PACKAGE)) for p in files} | {f"{p.relative_to(PACKAGE)}/" for p in folders}
+    """Files and folders of the packages as the trees write them. `__init__.py` is its folder."""
+    found = set()
+    for package, before in PACKAGES.items():
+        files = [path for path in (ROOT / package).rglob("*.py") if path.name != "__init__.py"]
+        folders = [path.parent for path in (ROOT / package).rglob("*.py") if path.parent != ROOT / package]
+        found |= {f"{before}{path.relative_to(ROOT / package)}" for path in files}
+        found |= {f"{before}{path.relative_to(ROOT / package)}/" for path in folders}
+    return found
 
 
 def test_nothing_is_shown_that_is_not_there() -> None:
@@ -40,7 +46,8 @@ def test_every_folder_and_file_is_shown() -> None:
     """A folder is shown by its line alone, or with all that is in it."""
     lines = set(shown())
     folders = {path for path in lines if path.endswith("/")}
-    opened = {"", *(folder for folder in folders if any(line != folder and line.startswith(folder) for line in lines))}
+    opened = {folder for folder in folders if any(line != folder and line.startswith(folder) for line in lines)}
+    opened |= set(PACKAGES.values())
     expected = {path for path in there() if re.sub(r"[^/]+/?$", "", path) in opened}
     missing = expected - lines
     assert not missing, f"no line in the trees of docs/architecture.md for {sorted(missing)}"

@@ -1,6 +1,10 @@
 """Saves of attached sessions: what they may hold, and what is said where they cannot be resumed."""
 
+import copy
+import errno
 import logging
+import os
+import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 import roundelay
+from roundelay import checkpoint
 from roundelay.attached.data_position import from_runs, runs
 from roundelay.attached.resuming import _weights
 from roundelay.attached.save_files import from_plain, saves, to_plain
+from roundelay.core.checksums import read_sums, write_checked_with
 from roundelay.core.errors import UserError
 
 
@@ -54,7 +60,7 @@ def trained(directory: Path, steps: int, resume: bool = False, **change: Any) ->
             torch.autograd.backward(model(torch.ones(1, 2)).sum())
             session.step()
             optimizer.zero_grad()
-            session.save(directory)
+            session.save(directory, keep=change.get("keep", 2))
     return torch.cat([p.detach().reshape(-1) for p in model.parameters()]).tolist()
 
 
@@ -92,7 +98,6 @@ def test_rows_of_a_save_weigh_as_much_as_their_masses() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"strategy": "bsp"}, r"save-000000002 was saved under strategy ssgd, and this session is bsp"),
         ({"width": 3}, r"another model: weight \[1, 2\] torch.float32 there is weight \[3, 2\] torch.float32 here"),
         ({"optimizer": torch.optim.SGD}, r"was saved with Adam, and this session has SGD"),
     ],
@@ -115,11 +120,93 @@ def cut_short(path: Path) -> None:
         ("json", cut_short, r"learner-0-of-1.json.*not valid JSON"),
     ],
 )
-def test_what_is_damaged_is_named(tmp_path: Path, ending: str, harm: Callable[[Path], None], says: str) -> None:
+def test_what_is_damaged_is_named_and_passed_over(
+    tmp_path: Path, ending: str, harm: Callable[[Path], None], says: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    straight = trained(tmp_path / "straight", 3)
+    path = tmp_path / "saved"
+    trained(path, 2)
+    harm(path / "save-000000002" / f"learner-0-of-1.{ending}")
+    assert trained(path, 2, resume=True) == straight, "from the one before"
+    assert re.search(says, caplog.text)
+    assert saves(path) == [4, 3], "no number is used twice"
+    for number in (4, 3):
+        harm(path / f"save-00000000{number}" / f"learner-0-of-1.{ending}")
+    with pytest.raises(UserError, match=rf"no save is whole.*{says}"):
+        trained(path, 1, resume=True)
+
+
+def test_a_save_of_the_first_version_is_read(tmp_path: Path) -> None:
+    """It named neither its file of tensors nor all that is said of a strategy now."""
+    straight = trained(tmp_path / "straight", 3)
+    trained(tmp_path / "saved", 2)
+    path = tmp_path / "saved" / "save-000000002" / "learner-0-of-1.json"
+    meta, sums = read_sums(path, "")
+    for name in ("tensors", "weighed", "centre"):
+        del meta[name]
+    write_checked_with(path, {**meta, "version": 1}, sums)
+    assert trained(tmp_path / "saved", 1, resume=True) == straight
+
+
+def test_a_save_of_a_later_version_is_not_taken_for_a_damaged_one(tmp_path: Path) -> None:
     trained(tmp_path, 2)
-    harm(tmp_path / "save-000000002" / f"learner-0-of-1.{ending}")
-    with pytest.raises(UserError, match=says):
+    path = tmp_path / "save-000000002" / "learner-0-of-1.json"
+    meta, sums = read_sums(path, "")
+    write_checked_with(path, {**meta, "version": 9}, sums)
+    with pytest.raises(UserError, match=r"learner-0-of-1\.json: a save of version 9, this program reads 2"):
         trained(tmp_path, 1, resume=True)
+
+
+def test_so_many_saves_stay(tmp_path: Path) -> None:
+    trained(tmp_path, 5, keep=4)
+    assert saves(tmp_path) == [5, 4, 3, 2]
+    with pytest.raises(UserError, match=r"keep=1\): 2 is the least"):
+        trained(tmp_path, 1, resume=True, keep=1)
+
+
+def test_a_full_disk_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checkpoint, "RETRY_SECONDS", 0.0)
+    calls, real = [0], os.fsync
+
+    def fsync(descriptor: int) -> None:
+        calls[0] += 1
+        if calls[0] in (3, 4, 5):  # in the second save
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    trained(tmp_path, 2)
+    assert saves(tmp_path) == [2, 1]
+    assert caplog.text.count("the disk is full: about 0.0 MB are needed") == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("bsp", "bmuf"), ("bmuf", "asgd"), ("easgd", "ssgd"), ("adpsgd,weights=progress", "diloco")],
+)
+def test_under_another_strategy_a_session_is_one_that_begins_with_the_model_and_the_optimizer(
+    tmp_path: Path, before: str, after: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def train(strategy: str, resume: bool) -> dict[str, Tensor]:
+        with roundelay.attach(model, optimizer, strategy, resume=tmp_path if resume else None) as session:
+            for _ in range(3):
+                torch.autograd.backward(model(torch.ones(1, 2)).square().sum())
+                session.step()
+                optimizer.zero_grad()
+            if not resume and strategy == before:
+                session.save(tmp_path)
+        return copy.deepcopy(model.state_dict())
+
+    train(before, resume=False)
+    begun = train(after, resume=False)
+    with caplog.at_level(logging.INFO, "roundelay"):
+        assert str(train(after, resume=True)) == str(begun)
+    assert re.search(rf"{before.partition(',')[0]}.* goes on as {after}.*, which begins anew", caplog.text)
 
 
 def test_half_a_save_is_none_and_the_one_before_counts(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

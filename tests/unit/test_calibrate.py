@@ -12,9 +12,10 @@ from roundelay.core.records import Exchanges, Record, RunStarted, Segment, of_ki
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
 from roundelay.schedule import Newbob
-from roundelay.simulation.calibrate import Costs, Measured, calibrate, read_run
+from roundelay.simulation.measured import Measured, read_run
 from roundelay.strategies import make_strategy
 from roundelay.training import train
+from roundelay_lab.calibrate import Costs, calibrate
 from support.clusters import MINIBATCH
 from support.runs import job
 

@@ -5,14 +5,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from roundelay.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
-from roundelay.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
-from roundelay.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
-from roundelay.claims.page import DRAWN, PAGE, draw, page, settled
-from roundelay.claims.rule import Verdict, configuration, judge, landings, measured
-from roundelay.claims.running import Kept, Ways, run_claim
-from roundelay.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
-from roundelay.claims.speech import ClaimFolders, Tables, grid_of
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -20,6 +12,14 @@ from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy
+from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
+from roundelay_lab.claims.evidence import Evidence, judged, load_evidence, read_evidence, write_evidence
+from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
+from roundelay_lab.claims.page import DRAWN, PAGE, draw, page, settled
+from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
+from roundelay_lab.claims.running import Kept, Ways, run_claim
+from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
+from roundelay_lab.claims.speech import ClaimFolders, Tables, grid_of
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strategy", "learners")
@@ -76,7 +76,7 @@ def test_claims_that_share_runs_begin_with_the_same_recipe() -> None:
 def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None:
     """The verdict in the file is the one that rule and table come to; and a table is whole."""
     names = {claim.name for claim in load_claims()}
-    files = (ROOT / "src" / "roundelay" / "claims" / "evidence").glob("*.json")
+    files = (ROOT / "lab" / "src" / "roundelay_lab" / "claims" / "evidence").glob("*.json")
     assert {path.stem for path in files} <= names
     for claim in load_claims():
         evidence = load_evidence(claim)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from roundelay.algorithms.codecs import CODECS
 from roundelay.cli import _parse, _parsers, main
 from roundelay.commands import arguments
-from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
+from roundelay.commands.examples import FIRST_STEPS
 from roundelay.core.errors import UserError
 
 COMMANDS = _parsers()[1]
@@ -83,6 +83,10 @@ def test_what_is_not_a_slip(capsys: pytest.CaptureFixture[str]) -> None:
     assert _parse(["align", "demo", "a.b=-x -y"]).overrides == ["a.b=-x -y"]
 
 
+def examples_of(command: argparse.ArgumentParser) -> list[str]:
+    return [line.strip() for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+
+
 def options_of(command: argparse.ArgumentParser) -> list[argparse.Action]:
     return [action for action in command.options if action.dest != "help"]  # type: ignore[attr-defined]
 
@@ -97,13 +101,14 @@ def test_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
             assert f"default: {action.default:g}" in action.help or action.const, (name, action.dest)
     assert main(["help", name]) == 0
     text = capsys.readouterr().out
-    assert all(line in text for line in EXAMPLES[name])
+    assert all(line in text for line in examples_of(COMMANDS[name]))
+    assert examples_of(COMMANDS[name])
     with pytest.raises(SystemExit, match="0"):
         main([name, "--help"])
     assert capsys.readouterr().out == text
 
 
-@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+@pytest.mark.parametrize("line", [line for command in COMMANDS.values() for line in examples_of(command)])
 def test_examples_are_commands(line: str) -> None:
     words = shlex.split(line.partition(" > ")[0])
     assert words[0] == "roundelay"

@@ -20,7 +20,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("packed")
     copy = folder / "copy"
     copy.mkdir()
-    for name in ("src", "tests", "docs", "examples", "recipes", "benchmarks"):
+    for name in ("src", "lab", "tests", "docs", "examples", "recipes", "benchmarks"):
         shutil.copytree(ROOT / name, copy / name, ignore=LEFT_OUT)
     for name in (
         "pyproject.toml",
@@ -36,17 +36,20 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):
         shutil.copy(ROOT / name, copy)
     build = f"import setuptools.build_meta as b; b.build_sdist({str(folder)!r}); b.build_wheel({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=copy, check=True, capture_output=True, text=True, timeout=100)
+    for place in (copy, copy / "lab"):
+        subprocess.run(
+            [sys.executable, "-c", build], cwd=place, check=True, capture_output=True, text=True, timeout=100
+        )
     return folder
 
 
-def test_the_wheel_has_what_the_package_reads(packed: Path) -> None:
-    (wheel,) = packed.glob("*.whl")
+@pytest.mark.parametrize(("package", "source"), [("roundelay", ROOT / "src"), ("roundelay_lab", ROOT / "lab" / "src")])
+def test_the_wheel_has_what_the_package_reads(package: str, source: Path, packed: Path) -> None:
+    (wheel,) = packed.glob(f"{package}-*.whl")
     inside = set(zipfile.ZipFile(wheel).namelist())
-    source = ROOT / "src"
     files = {
         str(path.relative_to(source))
-        for path in (source / "roundelay").rglob("*")
+        for path in (source / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert files <= inside
@@ -54,7 +57,7 @@ def test_the_wheel_has_what_the_package_reads(packed: Path) -> None:
 
 
 def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
-    (archive,) = packed.glob("*.tar.gz")
+    (archive,) = packed.glob("roundelay-*.tar.gz")
     with tarfile.open(archive) as tar:
         inside = {name.partition("/")[2] for name in tar.getnames()}
     assert {
@@ -69,7 +72,7 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
         "docs/scoring.md",
         "docs/site/hook.py",
         "docs/report.png",
-        "docs/strategies/adpsgd.md",
+        "docs/strategies/gossip.md",
         "examples/classifier.py",
         "recipes/an4/run.sh",
         "tests/conftest.py",
@@ -78,12 +81,14 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
         "benchmarks/talk.py",
         "src/roundelay/recipes/options/known.json",
         "src/roundelay/py.typed",
+        "lab/pyproject.toml",
+        "lab/src/roundelay_lab/claims/page.py",
     } <= inside
     assert not [name for name in inside if name.endswith(".pyc")]
 
 
 def test_metadata(packed: Path) -> None:
-    (wheel,) = packed.glob("*.whl")
+    (wheel,) = packed.glob("roundelay-*.whl")
     with zipfile.ZipFile(wheel) as whole:
         (name,) = [name for name in whole.namelist() if name.endswith(".dist-info/METADATA")]
         text = whole.read(name).decode()

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[2] / "src" / "roundelay"
+ROOT = Path(__file__).parents[2]
+PACKAGES = (ROOT / "src" / "roundelay", ROOT / "lab" / "src" / "roundelay_lab")
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -49,7 +50,8 @@ def left_behind(source: str) -> list[str]:
 
 
 def test_arguments_in_docstrings_are_arguments() -> None:
-    lost = [(str(p.relative_to(PACKAGE)), left_behind(p.read_text(encoding="utf-8"))) for p in PACKAGE.rglob("*.py")]
+    files = [path for package in PACKAGES for path in package.rglob("*.py")]
+    lost = [(str(path.relative_to(ROOT)), left_behind(path.read_text(encoding="utf-8"))) for path in files]
     assert not [found for found in lost if found[1]]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE = ROOT / "src" / "roundelay"
+PACKAGE, LABORATORY = ROOT / "src" / "roundelay", ROOT / "lab" / "src"
 PAGE = ROOT / "docs" / "architecture.md"
 
 GONE = {
@@ -87,7 +87,8 @@ def words_of(path: Path) -> str:
 
 
 def files() -> dict[str, Path]:
-    return {str(path.relative_to(PACKAGE)): path for path in sorted(PACKAGE.rglob("*.py"))}
+    places = ((PACKAGE, PACKAGE), (LABORATORY, LABORATORY.parent))
+    return {str(path.relative_to(root)): path for place, root in places for path in sorted(place.rglob("*.py"))}
 
 
 def glossary() -> dict[str, str]:

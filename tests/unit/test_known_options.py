@@ -86,7 +86,7 @@ def test_codecs_are_listed_with_what_the_docs_say_of_them(capsys: pytest.Capture
 
 @pytest.mark.parametrize("what", OPEN_SETS)
 def test_names_are_listed_and_in_the_docs(what: str, capsys: pytest.CaptureFixture[str]) -> None:
-    page = {"models": "models.md", "objectives": "models.md", "graphs": "decoding.md", "units": "ctc.md"}[what]
+    page = {"models": "models.md", "objectives": "models.md", "graphs": "decoding.md", "units": "objectives.md"}[what]
     text = (Path(__file__).parents[2] / "docs" / page).read_text()
     assert main(["list", what]) == 0
     listed = capsys.readouterr().out

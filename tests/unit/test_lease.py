@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from roundelay.runtime.attached.hosts.lease import (
+from roundelay.runtime.hosts.control.lease import (
     Lease,
     Promise,
     Views,
@@ -16,7 +16,7 @@ from roundelay.runtime.attached.hosts.lease import (
     may_win,
     newest,
 )
-from roundelay.runtime.attached.hosts.messages import Leads
+from roundelay.runtime.hosts.control.messages import Leads
 from roundelay.runtime.messages import InvalidMessage
 from support.messages import received
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-import roundelay.runtime.attached.hosts.messages
+import roundelay.runtime.hosts.control.messages
 import roundelay.runtime.hosts.exchange.messages  # noqa: F401
 from roundelay.algorithms.codecs import FORMS
 from roundelay.algorithms.codecs.sparse import Sparse

@@ -1,4 +1,4 @@
-"""A class or constant of one name is one thing inside a wing of the house: distributed training, speech, the shell."""
+"""A class or constant of one name is one thing inside a wing: distributed training, speech, shell, laboratory."""
 
 import ast
 import re
@@ -9,17 +9,19 @@ from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
 SHELL = (
-    *("api", "claims", "commands", "grids", "recipes", "reports", "storm"),
+    *("api", "commands", "grids", "recipes", "reports"),
     *("cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py"),
 )
 JOINED = ("acoustic.py", "exporting", "packed", "recognition", "transcription")
 """The modules where the wings meet count as shell."""
 
-REGISTRIES = ("speech/corpus/readers", "algorithms/codecs")
-"""Folders of files that are read alike, one a corpus or a codec: the same constant says the same of each."""
+REGISTRIES = ("speech/corpus/readers", "algorithms/codecs", "lab/commands")
+"""Folders of files that are read alike, one a corpus, a codec or a command: the same constant says the same of each."""
 
 
 def wing(file: SourceFile) -> str:
+    if file.below(("lab",)):
+        return "laboratory"
     return "speech" if file.below(SPEECH) else "shell" if file.below((*SHELL, *JOINED)) else "distributed"
 
 
@@ -58,4 +60,4 @@ def test_no_constant_is_there_twice_in_a_wing() -> None:
 
 def test_every_wing_has_classes() -> None:
     files = {(wing(file), file.path) for file in source_files() if any(True for _ in classes(file))}
-    assert {where for where, _ in files} == {"speech", "shell", "distributed"}
+    assert {where for where, _ in files} == {"speech", "shell", "distributed", "laboratory"}

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from roundelay.runtime.hosts.control.next_place import led_by_another
+from roundelay.runtime.hosts.control.succession import KnownHosts, led_by_another
 from roundelay.runtime.launch.world import HostPlace
 
 HOSTS = [(0, 1), (2,), (3, 4, 5), (6,)]
@@ -15,7 +15,7 @@ def place(host: int) -> HostPlace:
 
 
 def test_those_that_are_left_follow_each_other_and_the_lowest_is_the_first() -> None:
-    found = [led_by_another(place(host), host, HOSTS, ADDRESSES) for host in range(1, 4)]
+    found = [led_by_another(place(host), KnownHosts(host, ranks=HOSTS, addresses=ADDRESSES)) for host in range(1, 4)]
     assert {one.former for one in found if one} == {(2, 3, 4, 5, 6)}
     places = [one.place for one in found if one]
     assert [one.ranks for one in places] == [(0,), (1, 2, 3), (4,)]
@@ -26,15 +26,16 @@ def test_those_that_are_left_follow_each_other_and_the_lowest_is_the_first() -> 
 
 def test_hosts_that_are_lost_already_have_no_place() -> None:
     lost = [ADDRESSES[0], ("", 0), *ADDRESSES[2:]]
-    assert led_by_another(place(1), 1, HOSTS, lost) is None
-    third = led_by_another(place(2), 2, HOSTS, lost)
+    assert led_by_another(place(1), KnownHosts(1, ranks=HOSTS, addresses=lost)) is None
+    third = led_by_another(place(2), KnownHosts(2, ranks=HOSTS, addresses=lost))
     assert third is not None
     assert (third.place.ranks, third.place.learners, third.place.port) == ((0, 1, 2), 4, 502)
     assert third.former == (3, 4, 5, 6)
-    last = led_by_another(place(3), 3, HOSTS[:1] + HOSTS[3:], [ADDRESSES[0], ADDRESSES[3]][:1])
+    last = led_by_another(place(3), KnownHosts(3, ranks=HOSTS[:1] + HOSTS[3:], addresses=ADDRESSES[:1]))
     assert last is None, "nobody has said where it listens"
 
 
 def test_nobody_leads_in_its_place_where_the_user_names_nobody_or_places_are_open() -> None:
-    assert led_by_another(replace(place(1), peers=()), 1, HOSTS, ADDRESSES) is None
-    assert led_by_another(replace(place(1), begin=3), 1, HOSTS, ADDRESSES) is None
+    known = KnownHosts(1, ranks=HOSTS, addresses=ADDRESSES)
+    assert led_by_another(replace(place(1), peers=()), known) is None
+    assert led_by_another(replace(place(1), begin=3), known) is None

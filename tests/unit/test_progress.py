@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.runtime.hosts.control.progress import SUSPENDED_SECONDS, HostProgress
+from roundelay.runtime.hosts.control.coordinator import SUSPENDED_SECONDS, HostProgress
 
 PATIENCE = 10.0
 STEP = 0.5

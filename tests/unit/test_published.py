@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from roundelay.simulation.published import (
+from roundelay_lab.published.speedups import (
     LARGEST_BOUND,
     MEDIAN_BOUND,
     Compared,

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from roundelay.runtime.sim.cluster import load_cluster
-from roundelay.simulation.ibm import (
+from roundelay_lab.published.hours import (
     PEAK_FLOPS,
     ComparedHours,
     Explanation,

@@ -11,8 +11,8 @@ SCREEN_AND_A_HALF = 110
 """Lines: a screen of a browser shows about seventy of them."""
 
 _NUMBER = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.]*\d)")
-_VERSION = re.compile(r"(Python |torch |Apache-)\d+\.\d+")
-_RESULTS = re.compile(r"\]\(([^)]*RESULTS\.md|[^)]*\.json)\)")
+_VERSION = re.compile(r"(Python |torch |Apache-|arxiv\.org/abs/)\d+\.\d+")
+_RESULTS = re.compile(r"\]\(((?:recipes|docs)/[^)]*\.md|[^)]*\.(?:json|yaml))\)")
 
 
 def claims(text: str) -> list[tuple[str, list[str], str]]:
@@ -44,4 +44,5 @@ def test_a_wrong_number_is_noticed(wrong: str) -> None:
 
 def test_it_is_read_in_a_minute() -> None:
     assert README.count("\n") <= SCREEN_AND_A_HALF
+    assert len(README.split()) <= 900
     assert max(map(len, README.splitlines())) <= 170

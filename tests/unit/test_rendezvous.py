@@ -16,7 +16,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.joining import _coordinator
+from roundelay.runtime.hosts.control.host_agent import first_address
 from roundelay.runtime.launch.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
 from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World
@@ -349,7 +349,7 @@ ADDRESS = {"host": "10.0.0.1", "port": 4000}
 
 def test_a_host_hears_where_the_first_one_listens(store: TCPStore, there: World) -> None:
     Rendezvous(there, PATIENCE).say("coordinator", ADDRESS)
-    assert _coordinator(place(there), PATIENCE) == ("10.0.0.1", 4000)
+    assert first_address(place(there), PATIENCE) == ("10.0.0.1", 4000)
 
 
 TAMPERED: dict[str, Callable[[bytes], bytes]] = {
@@ -369,7 +369,7 @@ def test_an_address_that_a_stranger_has_written_is_refused(store: TCPStore, ther
     strange = stranger(store)
     strange.set("coordinator", TAMPERED[how](strange.get("coordinator")))
     with pytest.raises(UserError, match=r"said by rank 0 \(coordinator\) was not written with this run's secret"):
-        _coordinator(place(there), PATIENCE)
+        first_address(place(there), PATIENCE)
 
 
 def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) -> None:
@@ -378,10 +378,10 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
     Rendezvous(there, PATIENCE).say("doctor", ADDRESS)
     strange.set("coordinator", strange.get("doctor"))
     with pytest.raises(UserError, match="not written with this run's secret"):
-        _coordinator(place(there), PATIENCE)
+        first_address(place(there), PATIENCE)
     Rendezvous(replace(there, secret=b"a secret of others"), PATIENCE).say("coordinator", ADDRESS)
     with pytest.raises(UserError, match="not written with this run's secret"):
-        _coordinator(place(there), PATIENCE)
+        first_address(place(there), PATIENCE)
     with pytest.raises(UserError, match="need a secret"):
         Rendezvous(replace(there, secret=b""), PATIENCE)
 
@@ -392,4 +392,4 @@ def test_what_was_said_elsewhere_is_refused_here(store: TCPStore, there: World) 
 def test_what_is_no_address_is_refused(store: TCPStore, there: World, fact: dict[str, Any]) -> None:
     Rendezvous(there, PATIENCE).say("coordinator", fact)
     with pytest.raises(UserError, match="which is no address"):
-        _coordinator(place(there), PATIENCE)
+        first_address(place(there), PATIENCE)

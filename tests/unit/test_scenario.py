@@ -114,7 +114,7 @@ def test_the_command_names_what_it_cannot_use(tmp_path: Path, capsys: pytest.Cap
 
 
 def test_published_speedups_are_printed_row_by_row(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "--published", "li2017"]) == 0
+    assert main(["published", "li2017"]) == 0
     out = capsys.readouterr().out
     assert out.count("predicted") == 16 + 1
     assert "median error" in out

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} - {"index.md"}
+OFF_SITE = {"log.md", "claims.md"}
+"""For developers, and long: files of the repository, which no reader of the site has to pass."""
 NOTEBOOKS = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.ipynb")}
 
 
@@ -24,7 +26,7 @@ def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
     made |= {name.replace(".ipynb", ".md") for name in NOTEBOOKS}
     assert len(listed) == len(set(listed))
     assert made <= set(listed)
-    assert set(listed) - made == PAGES | outside | {"index.md"}
+    assert set(listed) - made == (PAGES - OFF_SITE) | outside | {"index.md"}
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,14 @@ def test_the_references_are_made_from_the_code(site: Path) -> None:
     assert "training.minibatch_per_learner" in keys
     assert "adpsgd" in keys
     assert "roundelay.attach" in (site / "reference" / "python" / "index.html").read_text(encoding="utf-8")
+
+
+def test_files_for_developers_are_not_on_the_site(site: Path) -> None:
+    """Links of pages to them do not lead to pages that are not there."""
+    stems = [name.removesuffix(".md") for name in sorted(OFF_SITE)]
+    assert not [stem for stem in stems if (site / stem).exists()]
+    leading = re.compile(rf"href=\"(?!https?://)([^\"#]*/)?({'|'.join(stems)})(/|\.md|\.html)?[\"#]")
+    assert not [str(page) for page in site.rglob("*.html") if leading.search(page.read_text(encoding="utf-8"))]
 
 
 def test_notebooks_are_pages_that_lead_to_each_other(site: Path) -> None:

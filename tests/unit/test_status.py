@@ -20,10 +20,10 @@ from roundelay.core.progress import Silent
 from roundelay.core.records import LearnerJoined, LearnerLost, Record, RunStarted, to_line
 from roundelay.job import Interrupt
 from roundelay.learner.quadratic import Quadratic
-from roundelay.live import LiveFile
 from roundelay.reports.status import Life, grid_rows, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.base import Glance, Lost, SegmentPlan, Straggler
 from roundelay.runtime.clocks import unix_clock
+from roundelay.runtime.live import LiveFile
 from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
@@ -228,7 +228,7 @@ def test_how_a_training_ended_stays(tmp_path: Path) -> None:
 
 def test_speed_is_of_late_and_by_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 0.0
-    monkeypatch.setattr("roundelay.live.wall_clock", lambda: clock)
+    monkeypatch.setattr("roundelay.runtime.live.wall_clock", lambda: clock)
     with LiveFile(tmp_path, 2, 1000) as file:
         clock = 10.0
         file.train(0, 100)

@@ -16,15 +16,15 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import CurvePoint, Results, Segment, to_line
-from roundelay.storm import running
-from roundelay.storm.both import RunEnd, StormOptions, StormResult
-from roundelay.storm.faults import FAULTS, LASTS_AT_MOST, Fault, checked_kinds, schedule
-from roundelay.storm.hosted import HostedCommand, Look, StormCommand
-from roundelay.storm.noted import leave_notes
-from roundelay.storm.notes import LABEL, NOTE_NAME, Note, note_of
-from roundelay.storm.page import render_page
-from roundelay.storm.story import Story, Struck
-from roundelay.storm.training import EventsTail, work_of
+from roundelay_lab.storm import running
+from roundelay_lab.storm.both import RunEnd, StormOptions, StormResult
+from roundelay_lab.storm.faults import FAULTS, LASTS_AT_MOST, Fault, checked_kinds, schedule
+from roundelay_lab.storm.hosted import HostedCommand, Look, StormCommand
+from roundelay_lab.storm.noted import leave_notes
+from roundelay_lab.storm.notes import LABEL, NOTE_NAME, Note, note_of
+from roundelay_lab.storm.page import render_page
+from roundelay_lab.storm.story import Story, Struck
+from roundelay_lab.storm.training import EventsTail, work_of
 from support.fake_runs import Fake, write_run
 
 

@@ -1,4 +1,4 @@
-"""docs/strategies says what there is: a page for every strategy, every option with its default, laws that exist."""
+"""docs/strategies says what there is: a section for every strategy, every option with its default, laws that exist."""
 
 import dataclasses
 import re
@@ -18,35 +18,51 @@ def shown(value: object) -> str:
     return yaml.safe_dump([] if value == () else value).split("\n")[0]
 
 
-def page_of(name: str) -> str:
-    path = PAGES / f"{name}.md"
-    assert path.exists(), f"no {path.relative_to(ROOT)}: write one, like gossip-pga.md beside it"
-    return path.read_text()
+def sections() -> dict[str, tuple[Path, str]]:
+    """Section headed by a strategy's name -> its page and its text. A page holds a family."""
+    found: dict[str, tuple[Path, str]] = {}
+    for page in sorted(PAGES.glob("*.md")):
+        for name, text in re.findall(r"^## ([\w-]+)\n(.*?)(?=^## |\Z)", page.read_text(), re.MULTILINE | re.DOTALL):
+            assert name not in found, f"{name} has a section on {found[name][0].name} and on {page.name}"
+            found[name] = (page, text)
+    return found
+
+
+def section_of(name: str) -> str:
+    assert name in sections(), f"no page of docs/strategies has a section `## {name}`: write one, like gossip-pga"
+    return sections()[name][1]
+
+
+def shared_options(name: str) -> dict[str, str]:
+    """Options that stand once, in the first page's table: option -> default."""
+    rows = re.findall(r"^\| `(\w+)` \| (.*?) \| (.*?) \| .+ \|$", (PAGES / "README.md").read_text(), re.MULTILINE)
+    return {option: default for option, default, of in rows if name in of.split(", ")}
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_page_names_every_option_with_its_default(name: str) -> None:
-    page = page_of(name)
-    assert page.startswith(f"# {name}\n")
-    for field in dataclasses.fields(STRATEGIES[name]):  # type: ignore[arg-type]  # every strategy is a dataclass
-        row = f"\n| `{field.name}` | {shown(field.default)} | "
-        assert row in page, f"the table of options has no row that begins {row!r}"
-    named = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
-    assert named == [field.name for field in dataclasses.fields(STRATEGIES[name])]  # type: ignore[arg-type]
+def test_a_section_names_every_option_with_its_default(name: str) -> None:
+    listed = re.search(r"^- \*\*Options\*\*: (.*?)(?=^- \*\*|\Z)", section_of(name), re.MULTILINE | re.DOTALL)
+    own = dict(re.findall(r"(?:^|;\n  )`(\w+)=([^`]+)`", listed[1])) if listed else {}
+    shared = shared_options(name)
+    assert not own.keys() & shared.keys()
+    fields = {field.name: shown(field.default) for field in dataclasses.fields(STRATEGIES[name])}  # type: ignore[arg-type]  # every strategy is a dataclass
+    assert {**own, **shared} == fields
+    assert fields or "No options." in section_of(name)
+
+
+def test_shared_options_are_those_of_strategies() -> None:
+    rows = re.findall(r"^\| `\w+` \| .*? \| (.*?) \| .+ \|$", (PAGES / "README.md").read_text(), re.MULTILINE)
+    assert {name for of in rows for name in of.split(", ")} <= set(STRATEGIES)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_a_page_says_what_people_ask(name: str) -> None:
-    page = page_of(name)
-    for heading in (
-        "**Sent**",
-        "**Waits**",
-        "**Model**",
-        "**Laws**",
-        f"--strategy {name}" if name != "sgd" else "train",
-    ):
-        assert heading in page, f"{name}.md does not have {heading!r}"
-    assert page.count("\n") < 60, "one page"
+def test_a_section_says_what_people_ask(name: str) -> None:
+    text = section_of(name)
+    for said in ("**Sent**", "**Waits**", "**Model**", "**Bears**", "**Laws**"):
+        assert said in text, f"{name} does not have {said!r}"
+    assert f"--strategy {name}" in text if name != "sgd" else "train" in text
+    assert re.search(r"^    \S", text, re.MULTILINE), f"{name} has no equation"
+    assert text.count("\n") < 60, "a screen"
 
 
 def test_laws_named_on_the_pages_exist() -> None:
@@ -63,8 +79,9 @@ def test_links_between_pages_lead_somewhere() -> None:
             assert (PAGES / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_table_links_every_page_and_no_page_is_without_a_strategy() -> None:
+def test_the_table_links_every_section_and_no_page_is_without_a_strategy() -> None:
     table = (PAGES / "README.md").read_text()
-    missing = [name for name in STRATEGIES if f"| [{name}]({name}.md) |" not in table]
+    there = {name: page for name, (page, _) in sections().items() if name in STRATEGIES}
+    missing = [name for name, page in there.items() if f"| [{name}]({page.name}#{name}) |" not in table]
     assert not missing, f"no row in docs/strategies/README.md for {missing}"
-    assert {page.stem for page in PAGES.glob("*.md")} == {*STRATEGIES, "README"}
+    assert {page.name for page in PAGES.glob("*.md")} == {"README.md", *(page.name for page in there.values())}

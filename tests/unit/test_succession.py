@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.messages import Passes
-from roundelay.runtime.attached.hosts.succession import PassReplica, enter_replica
+from roundelay.runtime.attached.hosts.taking_over import PassReplica, enter_replica
 from roundelay.runtime.attached.passes import Key, PassTables
+from roundelay.runtime.hosts.control.messages import Passes
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience

@@ -2,14 +2,18 @@
 
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.stream import LONG_BYTES, Stream
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkTimeout
 from support.links import HERE, SECRET, drain, listening, pair, put, raw, sealed
+from support.until import until
 
 # Good frames ----------------------------------------------------------------------------------------------------------
 
@@ -125,6 +129,45 @@ def test_nobody_waits_for_one_who_stops_in_the_middle_of_a_frame() -> None:
             far.receive(None)
         with pytest.raises(LinkClosed):
             near.receive(60.0)
+
+
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of one."""
+    with socket.create_server(HERE) as server, socket.create_connection(server.getsockname()) as here:
+        there, _ = server.accept()
+        with there:
+            yield here, there
+
+
+def test_a_record_that_comes_in_drops_is_progress_however_slow() -> None:
+    """A reader is woken when much has come; who has patience for less must not take a slow link for one that stands
+    still."""
+    with connection() as (here, there), Stream(here, 0.05) as stream:
+        view = memoryview(bytearray(LONG_BYTES))
+
+        def drops() -> None:
+            for at in range(0, LONG_BYTES, LONG_BYTES // 8):  # each is waited for before the next is there
+                until(lambda: stream.received_bytes >= at)  # noqa: B023
+                there.sendall(bytes([1]) * (LONG_BYTES // 8))
+
+        thread = threading.Thread(target=drops)
+        thread.start()
+        stream.fill(view)
+        thread.join()
+        assert bytes(view) == bytes([1]) * LONG_BYTES
+
+
+def test_after_a_long_record_one_byte_wakes_whoever_waits() -> None:
+    with connection() as (here, there), Stream(here, 60.0) as stream:
+        thread = threading.Thread(target=stream.fill, args=(memoryview(bytearray(4 * LONG_BYTES)),))
+        thread.start()
+        until(lambda: here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > 1)
+        there.sendall(bytes(4 * LONG_BYTES))
+        thread.join()
+        assert here.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+        there.sendall(b"!")
+        stream.wait(60.0)
 
 
 def test_nobody_waits_where_nobody_listens() -> None:

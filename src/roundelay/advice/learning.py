@@ -1,7 +1,7 @@
 """Statistical efficiency: how many more examples than one learner a strategy needs to come to the same loss.
 
-A model of six numbers, fitted by fit.py on committed runs (runs.yaml says which), of the held-out loss that a strategy
-ends at over that of one learner with the same examples:
+A model of six numbers, fitted by the laboratory (`python -m roundelay_lab.advice.fit`) on committed runs (its runs.yaml
+says which), of the held-out loss that a strategy ends at over that of one learner with the same examples:
 
     log(loss / loss of one learner) = a lag + b late + c apart + d apart^2 + e reset + f seldom
 

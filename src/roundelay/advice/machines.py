@@ -1,5 +1,6 @@
 """Machines to advise on: seconds of a gradient on this one, and the virtual cluster of several like it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,6 +22,8 @@ INPUTS, OUTPUTS, HIDDEN_LAYERS = 440, 2000, 5
 """Of the network that stands for a model of which only the number of parameters is known."""
 COPIED = 1 << 23
 """Elements copied to see how fast memory is."""
+PAYLOAD = 1448 / 1514
+"""Share of a frame of Ethernet that TCP may fill."""
 
 
 @final
@@ -102,3 +105,15 @@ def link_of(rate: str, bytes_per_second: float, milliseconds: float = 0.2) -> Vi
     if not bytes_per_second > 0:
         raise UserError(f"--link {rate}: nothing passes a link of that rate.")
     return VirtualLink(latency=milliseconds / 2e3, bandwidth=bytes_per_second)
+
+
+def bytes_per_second(rate: str) -> float:
+    """Bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`.
+
+    Raises:
+        UserError: it is written otherwise.
+    """
+    found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)
+    if found is None:
+        raise UserError(f"rate {rate!r}: write a number and kbit, mbit or gbit, for example 100mbit.")
+    return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8 * PAYLOAD

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.from_run import read_facts
-from roundelay.advice.machines import Machines, link_of, probed_layers
-from roundelay.advice.measurements import bytes_per_second
+from roundelay.advice.machines import Machines, bytes_per_second, link_of, probed_layers
 from roundelay.advice.probe import probed_recipe
 from roundelay.advice.wanted import Wanted
 from roundelay.core.cores import cores

@@ -20,9 +20,9 @@ from torch.optim import Optimizer
 
 from roundelay.advice.advise import AdviceTask, choice, rank
 from roundelay.advice.candidates import candidates
-from roundelay.advice.machines import Machines, cluster_of, link_of, probed_layers, seconds_of
-from roundelay.advice.measurements import bytes_per_second
-from roundelay.attached.save_files import find, read_meta
+from roundelay.advice.machines import Machines, bytes_per_second, cluster_of, link_of, probed_layers, seconds_of
+from roundelay.attached.save_files import find
+from roundelay.checkpoint import read_meta
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous

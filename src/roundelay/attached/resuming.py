@@ -1,11 +1,8 @@
 """From a save on disk to what a learner of another session begins with.
 
-With the learners of the save each takes its own part back, bit for bit. With more or fewer of them, or after deaths:
+With the learners of the save, under their strategy, each takes its own part back, bit for bit. With more or fewer of
+them, after deaths, or under another strategy, rows, memory, centre and steps go by the rules of runtime/resize.py, and:
 
-    row          the centre, or the mean of the rows that are models, by their masses where the strategy weighs them
-    memory       of the strategy: the mean over all learners
-    centre       stays
-    steps        the largest
     optimizer    that of learner r mod L of the L that were saved, and what it knows of the noise of gradients
     buffers      by their rule (buffers.py)
     data         what is left of passes under way is dealt out (data_position.py)
@@ -14,8 +11,8 @@ With the learners of the save each takes its own part back, bit for bit. With mo
 Legend: P parameters, L learners that were saved.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,10 +20,13 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import some_weight
 from roundelay.attached.buffers import Buffers
-from roundelay.attached.data_position import DataPosition, Key, dealt_out, position_of
-from roundelay.attached.save_files import FoundSave, Part, from_plain, read_meta, read_part
+from roundelay.attached.data_position import DataPosition, Key, PassLeft, dealt_out, pieces_of, position_of, single
+from roundelay.attached.save_files import FoundSave, from_plain
+from roundelay.checkpoint import Part, read_meta, read_part
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
+from roundelay.runtime.resize import RunningMean, TrainedBy
+from roundelay.strategies.base import Strategy
 
 Module = list[list[Any]]
 """Name, shape and type of each trained parameter and each buffer."""
@@ -34,13 +34,11 @@ Module = list[list[Any]]
 
 @dataclass(frozen=True)
 class Fitting:
-    """Facts that a save and a session must agree on, for the session to resume from it."""
+    """Facts that a save and a session must agree on, for the session to resume from it; and who resumes."""
 
     rank: int
     learners: int
-    strategy: str
-    memory: tuple[str, ...]
-    synchronous: bool
+    strategy: Strategy
     module: Module
     optimizers: list[str]
 
@@ -71,21 +69,11 @@ def check_fits(found: FoundSave, fitting: Fitting) -> None:
     """Is the save one of such a session?
 
     Raises:
-        UserError: it is of another strategy, module or optimizer; names both.
+        UserError: it is of another module or optimizer; names both.
     """
     path = found.paths[0]
     meta = read_meta(path)
     saved = f"rank {fitting.rank}: {path.parent}"
-    if meta["strategy"] != fitting.strategy:
-        raise UserError(
-            f"{saved} was saved under strategy {meta['strategy']}, and this session is {fitting.strategy}: give that "
-            "strategy, or load the model alone, before attach."
-        )
-    if sorted(meta["memory"]) != sorted(fitting.memory):
-        raise UserError(
-            f"{saved} has {', '.join(meta['memory']) or 'nothing'} as memory of its strategy, this session "
-            f"{', '.join(fitting.memory) or 'nothing'}: give {fitting.strategy} the options {meta['options']}."
-        )
     for theirs, mine in zip(meta["module"], fitting.module, strict=False):
         if theirs != mine:
             raise UserError(
@@ -111,7 +99,7 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
         Damaged: a file is missing or not what was written; names it.
     """
     try:
-        return _dealt(found, fitting, buffers) if found.resized else _own(read_part(found.paths[0]))
+        return _dealt(found, fitting, buffers) if found.dealt else _own(read_part(found.paths[0]))
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{found.paths[0]}: no part of a save ({error!r}).") from error
 
@@ -137,35 +125,40 @@ def _own(part: Part) -> Resumed:
 
 
 def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
-    rank, learners = fitting.rank, fitting.learners
+    rank, learners, strategy = fitting.rank, fitting.learners, fitting.strategy
     metas = [read_meta(path) for path in found.paths]
-    total: dict[str, Tensor] = {}
-    packed, shared, holders = [], dict[str, Any](), metas[0]["holders"]
-    weights = _weights(metas, holders)
-    for part in _parts(found):  # one at a time in memory
-        for name, vector in {**_vectors(part)["memory"], "row": part.tensors["row"]}.items():
-            if weight := weights.get(part.meta["rank"], 0.0) if name == "row" else 1.0:
-                total[name] = total.get(name, torch.zeros(len(vector), dtype=torch.float64)).add_(vector, alpha=weight)
+    trained, packed, shared = TrainedBy.from_json(metas[0]), [], dict[str, Any]()
+    kept, weights = trained.remembered_by(strategy), _weights(metas, trained.holders)
+    row, memory = RunningMean(), {name: RunningMean() for name in (strategy.memory if kept else ())}
+    for path in found.paths:  # one at a time in memory
+        part = read_part(path)
+        row.add(part.tensors["row"], weights.get(part.meta["rank"], 0.0))
+        for name, one in memory.items():
+            one.add(part.tensors[f"memory.{name}"])
         packed.append(part.tensors["buffers"])
         shared |= _shared(part)
-    model = shared.get("centre", (total.pop("row") / sum(weights.values())).float())
+    trained = replace(trained, centre="centre" in shared)
+    model = shared["centre"] if trained.centre else row.value
+    passes, positions = _data(metas, fitting, shared.pop("passes", ()))
+    remembered = {name: one.value for name, one in memory.items()}
+    if not kept:
+        remembered = dict.fromkeys(strategy.memory, nothing := torch.zeros_like(model))
+        beside = {f"centre.{name}": nothing for name in strategy.centre_memory}
+        shared = {"centre": model, **beside} if strategy.traits.model == "centre" else {}
     own = read_part(found.paths[rank % len(found.paths)])
-    memory = {name: (vector / len(metas)).float() for name, vector in total.items()}
-    left = {tuple(key): pieces for key, _, pieces in shared.get("passes", ())}
-    shared["passes"] = [[key, following, []] for key, following, _ in shared.get("passes", ())]
-    largest = {name: max(meta[name] for meta in metas) for name in ("steps", "mean_weight")}
-    state = {"row": model, "memory": memory, **largest, "noise": own.meta.get("noise"), **shared}
-    model_is = "the centre" if "centre" in shared else f"the mean of the models of {len(holders)}"
+    state = {"row": model, "memory": remembered, "passes": passes, **shared}
+    state |= {name: max(meta[name] for meta in metas) if kept else 0 for name in ("steps", "mean_weight")}
+    optimizer = f"the optimizer state of learner {own.meta['rank']}"
+    what = trained.become(strategy, f"the models of {len(trained.holders)}", optimizer)
     return Resumed(
-        state,
+        {**state, "noise": own.meta.get("noise")},
         buffers.mean(packed),
         from_plain(own.meta["optimizer_states"], own.tensors),
         {},
-        _samplers(metas, fitting, left),
+        positions,
         from_plain(own.meta["also"], own.tensors),
-        f"saved by learners {metas[0]['ranks']} of {metas[0]['learners']}, now {learners}: every learner begins with "
-        f"{model_is}, the mean of what the strategy remembers, and the optimizer state of learner "
-        f"{own.meta['rank']}; what was left of epochs is dealt out anew, and random numbers begin anew",
+        f"saved by learners {metas[0]['ranks']} of {metas[0]['learners']}, now {learners}: {what}; what was left of "
+        "epochs is dealt out anew, and random numbers begin anew",
     )
 
 
@@ -176,22 +169,33 @@ def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict
     return dict(zip(masses, some_weight(given), strict=True))
 
 
-def _samplers(
-    metas: Sequence[Mapping[str, Any]], fitting: Fitting, left: Mapping[tuple[int, ...], list[int]]
-) -> dict[int, DataPosition]:
+def _data(
+    metas: Sequence[Mapping[str, Any]], fitting: Fitting, passes: Sequence[Sequence[Any]]
+) -> tuple[list[Any], dict[int, DataPosition]]:
+    """The passes that all draw from, and positions by sampler. `passes` are those of the save; it has none of learners
+    that waited for each other. Where these go on, all that was not drawn is dealt out; where they did, nothing is left
+    to be drawn."""
+    queues, found, wait = list[Any](), dict[int, DataPosition](), fitting.strategy.traits.synchronous
     states: dict[int, dict[int, Mapping[str, Any]]] = {}
     for meta in metas:
         for state in meta["samplers"]:
             states.setdefault(state["number"], {})[meta["rank"]] = state
-    found = {}
     for number, by_rank in states.items():
-        returned: dict[Key, list[int]] = {key[1:]: pieces for key, pieces in left.items() if key[0] == number}  # type: ignore[misc]
-        found[number] = dealt_out(by_rank, fitting.rank, fitting.learners, fitting.synchronous, returned)
-    return found
-
-
-def _parts(found: FoundSave) -> Iterator[Part]:
-    return (read_part(path) for path in found.paths)
+        drawn: dict[Key, Any] = {
+            (key[1], key[2]): (following, again) for key, following, again in passes if key[0] == number
+        }
+        first = next(iter(by_rank.values()))
+        lefts = {key: left for state in by_rank.values() for key, left in position_of(state).left.items()}
+        whole = {key: PassLeft(first["learners"], first["examples"], ()) for key in drawn} | lefts
+        pieces = {key: pieces_of(one, first["batch_size"]) for key, one in whole.items()}
+        left = {
+            key: [*map(single, again), *([range(following, pieces[key])] if wait else [])]
+            for key, (following, again) in drawn.items()
+        }
+        found[number] = dealt_out(by_rank, fitting.rank, fitting.learners, not passes, left)
+        if not wait:
+            queues += [[[number, *key], drawn[key][0] if key in drawn else end, []] for key, end in pieces.items()]
+    return queues, found
 
 
 def _vectors(part: Part) -> dict[str, Any]:

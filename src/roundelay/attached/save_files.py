@@ -1,10 +1,10 @@
-"""Files of saved sessions: a folder for each save, in it two files for each learner.
+"""Files of saved sessions: a folder for each save, in it a part of each learner (checkpoint.py).
 
     DIRECTORY/save-000000012/learner-0-of-2.safetensors      row, memory, the optimizers' state, buffers
                              learner-0-of-2.json             the rest, and the checksum of both; written last
 
-A learner's part of a save exists when its JSON does. Learners write theirs without waiting for each other, and nobody
-removes an older save before all have come to the next, so there is always one that all of them have whole.
+Learners write their parts without waiting for each other, and nobody removes an older save before all have come to the
+next, so there is always one that all of them have whole. Whoever looks for one passes over those that are damaged.
 
 Nested values, as optimizers and schedules keep their state, become plain JSON and tensors beside it: dicts (with keys
 of any plain type), lists, tuples, numbers, texts, None and tensors; nothing else, since whoever reads them runs no code
@@ -13,6 +13,7 @@ of theirs.
 Legend: L learners.
 """
 
+import logging
 import math
 import re
 import shutil
@@ -23,27 +24,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
-from roundelay.core.checksums import Damaged, checksum, read_sums, write_checked_with
+from roundelay.checkpoint import check_part, read_meta
+from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write
+from roundelay.runtime.resize import TrainedBy
+from roundelay.strategies.base import Strategy
 
-VERSION = 1
+log = logging.getLogger("roundelay")
 SAVE_FOLDER = re.compile(r"save-(\d{9,})")
 PART = re.compile(r"learner-(\d+)-of-(\d+)\.json")
-OTHER_SAVE = "Give the directory of another save, or restore it from a backup."
-
-
-@dataclass(frozen=True)
-class Part:
-    """A learner's part of a save: plain values, and tensors by name."""
-
-    path: Path
-    meta: Mapping[str, Any]
-    tensors: Mapping[str, Tensor]
 
 
 def folder_of(directory: Path, number: int) -> Path:
@@ -67,92 +58,73 @@ def parts(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.glob("learner-*.json")) if PART.fullmatch(path.name))
 
 
-def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Write a part; its JSON is `path`.
-
-    Raises:
-        UserError: the disk is full or not writable; names the file.
-    """
-    data, beside = save(dict(tensors)), path.with_suffix(".safetensors")
-    with atomic_write(beside) as file:
-        file.write(data)
-    write_checked_with(path, {"version": VERSION, **meta}, {beside.name: checksum(data)})
-
-
-def read_meta(path: Path) -> dict[str, Any]:
-    """The plain values of the part whose JSON is `path`.
-
-    Raises:
-        Damaged: it is not what was written, or of another version.
-    """
-    meta, sums = read_sums(path, OTHER_SAVE)
-    if not sums or meta.get("version") != VERSION:
-        raise Damaged(f"{path}: no part of a save that this program reads. {OTHER_SAVE}")
-    return meta
-
-
-def read_part(path: Path) -> Part:
-    """The part whose JSON is `path`, held to its checksums.
-
-    Raises:
-        Damaged: a file is missing or not what was written; names it.
-    """
-    meta, beside = read_meta(path), path.with_suffix(".safetensors")
-    _, sums = read_sums(path, OTHER_SAVE)
-    try:
-        data = beside.read_bytes()
-    except OSError as error:
-        raise Damaged(f"{beside}: cannot be read ({error.strerror or error}). {OTHER_SAVE}") from error
-    if checksum(data) != sums.get(beside.name):
-        raise Damaged(f"{beside}: damaged, its checksum is not the one in {path.name}. {OTHER_SAVE}")
-    try:
-        return Part(path, meta, load(data))
-    except SafetensorError as error:
-        raise Damaged(f"{beside}: damaged ({error}). {OTHER_SAVE}") from error
-
-
 @dataclass(frozen=True)
 class FoundSave:
     """The newest save of which a learner can take its state.
 
     Attributes:
         before: number of the save before it in that directory, which may be there no more; 0: it is the first.
-        paths: JSON of this learner's part alone; or of all parts, where `resized`.
-        resized: there were other learners.
+        paths: JSON of this learner's part alone; or of all parts, where they are `dealt` out.
+        dealt: there were other learners, or another strategy.
     """
 
     number: int
     before: int
     paths: tuple[Path, ...]
-    resized: bool
+    dealt: bool
 
 
-def find(directory: Path, rank: int, learners: int, most: int | None = None) -> FoundSave | None:
-    """The newest save for learner `rank` of so many; with `most`, none with a higher number.
+def find(
+    directory: Path, rank: int, learners: int, strategy: Strategy | None = None, most: int | None = None
+) -> FoundSave | None:
+    """The newest save for learner `rank` of so many that goes on under `strategy`, or under that of the save; with
+    `most`, none with a higher number. Of parts that are dealt out each learner checks some.
 
     Raises:
-        Damaged: a part of it is not what was written.
+        UserError: there are some, and all are damaged; names each and its fault.
     """
+    damaged: list[str] = []
     for number in saves(directory):
         if most is not None and number > most:
             continue
-        folder = folder_of(directory, number)
-        own = part_path(folder, rank, learners)
-        if own.exists() and (meta := read_meta(own))["ranks"] == list(range(learners)):
-            return FoundSave(number, meta["before"], (own,), resized=False)
-        for one in parts(folder):
-            meta = read_meta(one)
-            every = tuple(part_path(folder, other, meta["learners"]) for other in meta["ranks"])
-            if (meta["learners"] != learners or len(every) != learners) and all(path.exists() for path in every):
-                return FoundSave(number, meta["before"], every, resized=True)
+        try:
+            found = _find(folder_of(directory, number), number, rank, learners, strategy)
+            for path in found.paths[rank::learners] if found and found.dealt else found.paths if found else ():
+                check_part(path)
+        except Damaged as error:
+            damaged.append(str(error))
+            log.warning("rank %d: %s The save is passed over.", rank, error)
+            continue
+        if found is not None:
+            return found
+    if damaged:
+        raise UserError(
+            f"{directory}: no save is whole. {' '.join(damaged)} Restore one from a backup, or resume from another "
+            "directory."
+        )
     return None
 
 
-def prune(directory: Path, below: int) -> None:
-    """Remove the saves with numbers below this one. Others may be doing the same."""
-    for number in saves(directory):
-        if number < below:
-            shutil.rmtree(folder_of(directory, number), ignore_errors=True)
+def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strategy | None) -> FoundSave | None:
+    """Of one save: parts that a learner begins with, if all of them are there."""
+    own = part_path(folder, rank, learners)
+    if own.exists():
+        meta, under = read_meta(own), strategy
+        if meta["ranks"] == list(range(learners)) and (not under or TrainedBy.from_json(meta).remembered_by(under)):
+            return FoundSave(number, meta["before"], (own,), dealt=False)
+    for one in parts(folder):
+        meta = read_meta(one)
+        every = tuple(part_path(folder, other, meta["learners"]) for other in meta["ranks"])
+        if all(path.exists() for path in every):
+            return FoundSave(number, meta["before"], every, dealt=True)
+    return None
+
+
+def prune(directory: Path, whole: int, keep: int) -> None:
+    """Keep of the saves up to number `whole`, which all learners have whole, the newest but one of `keep`: one is being
+    written. Others may be doing the same."""
+    for number in [number for number in saves(directory) if number <= whole][keep - 1 :]:
+        shutil.rmtree(folder_of(directory, number), ignore_errors=True)
 
 
 Plain = None | bool | int | float | str | list[Any] | dict[str, Any]

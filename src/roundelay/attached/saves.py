@@ -13,10 +13,12 @@ from torch.optim import Optimizer
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition
 from roundelay.attached.resuming import Fitting, Resumed, check_fits, resumed_from
-from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain, write_part
+from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain
 from roundelay.attached.sharing import Shared
 from roundelay.attached.steps import Steps
+from roundelay.checkpoint import Room, bytes_of, write_part
 from roundelay.core.errors import UserError
+from roundelay.runtime.resize import TrainedBy
 from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
@@ -30,15 +32,8 @@ def fitting(
 ) -> Fitting:
     """Facts that a save must agree on with this learner."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    return Fitting(
-        rank,
-        learners,
-        strategy.name,
-        strategy.memory,
-        strategy.traits.synchronous,
-        [[name, list(one.shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())],
-        [type(one).__name__ for one in optimizers],
-    )
+    shapes = [[name, list(one.shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())]
+    return Fitting(rank, learners, strategy, shapes, [type(one).__name__ for one in optimizers])
 
 
 def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
@@ -47,7 +42,7 @@ def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
     Raises:
         UserError: it does not fit, or is damaged; says in what, or names the file.
     """
-    found = find(directory, wanted.rank, wanted.learners)
+    found = find(directory, wanted.rank, wanted.learners, wanted.strategy)
     if found is not None:
         check_fits(found, wanted)
     return found
@@ -60,6 +55,7 @@ class SessionSaves:
         wanted: facts that saves and this session agree on.
         device: of the module; None: the memory of the host.
         meet: of the session.
+        room: waits where a disk is full.
     """
 
     def __init__(
@@ -70,9 +66,10 @@ class SessionSaves:
         optimizers: Sequence[Optimizer],
         device: torch.device | None,
         meet: Meet,
+        room: Room,
     ) -> None:
         self._fitting, self._buffers, self._optimizers = wanted, buffers, optimizers
-        self._learner, self._device, self._meet = steps.learner, device, meet
+        self._learner, self._device, self._meet, self._room = steps.learner, device, meet, room
         self._whole: dict[Path, int] = {}  # by directory, the newest save that this learner has whole there
         self._last = 0  # the highest number of a save so far
         self.samplers: Mapping[int, DataPosition] = {}
@@ -80,12 +77,14 @@ class SessionSaves:
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
-    def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[Shared]) -> Path:
-        """Save the session; the folder of the save.
+    def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[Shared], keep: int) -> Path:
+        """Save the session, and keep so many saves; the folder of this one.
 
         Raises:
             UserError: it cannot be written, or the directory holds saves of another training.
         """
+        if keep < 2:
+            raise UserError(f"save(keep={keep}): 2 is the least, for one stays whole while the next is written.")
         directory, learner = directory.absolute(), self._learner
         if directory not in self._whole and saves(directory) and not learner.late:
             raise UserError(
@@ -105,9 +104,10 @@ class SessionSaves:
             meta.update(self._own(tensors), before=noted.whole, samplers=[one.state() for one in samplers])
 
         self._meet("save()", read)
-        prune(directory, below=oldest)
+        prune(directory, oldest, keep)
         folder = folder_of(directory, self._last)
-        write_part(part_path(folder, learner.rank, learner.learners), meta, tensors)
+        path = part_path(folder, learner.rank, learner.learners)
+        self._room.wait_for(lambda: write_part(path, meta, tensors), directory, bytes_of(tensors.values()))
         self._whole[directory] = self._last
         return folder
 
@@ -123,13 +123,11 @@ class SessionSaves:
         ranks = saved.ranks
         states = [to_plain(one.state_dict(), f"optimizer.{n}", tensors) for n, one in enumerate(self._optimizers)]
         return {
+            **TrainedBy.of(strategy, ranks).to_json(),
             "rank": wanted.rank,
             "learners": wanted.learners,
             "ranks": ranks,
-            "holders": list(strategy.holders(tuple(ranks))),
-            "strategy": strategy.name,
             "options": dataclasses.asdict(strategy),  # type: ignore[call-overload]
-            "memory": list(own["memory"]),
             "module": wanted.module,
             "optimizers": wanted.optimizers,
             "optimizer_states": states,
@@ -182,11 +180,11 @@ class SessionSaves:
         not: the optimizers' state, and what the user saved beside it. None: it has no part."""
         if found is None:
             return None
-        if found.resized:  # saved while somebody was missing, maybe this learner
+        if found.dealt:  # saved while somebody was missing, maybe this learner
             own = part_path(found.paths[0].parent, self._fitting.rank, self._fitting.learners)
             if own not in found.paths:
                 return None
-            found = dataclasses.replace(found, paths=(own,), resized=False)
+            found = dataclasses.replace(found, paths=(own,), dealt=False)
         resumed = resumed_from(found, self._fitting, self._buffers)
         self._load_optimizers(resumed, found.paths[0].parent)
         self._whole[directory.absolute()] = found.number
@@ -194,7 +192,8 @@ class SessionSaves:
 
     def _resumed(self, directory: Path, found: FoundSave | None, number: int) -> Resumed:
         if found is None or found.number != number:  # some learner has not written the newest
-            found = find(directory, self._learner.rank, self._learner.learners, number)
+            wanted = self._fitting
+            found = find(directory, wanted.rank, wanted.learners, wanted.strategy, number)
         if found is None or found.number != number:
             raise UserError(
                 f"rank {self._learner.rank}: {folder_of(directory, number)} is the newest save that all learners have, "

@@ -29,6 +29,7 @@ from roundelay.attached.saves import SessionSaves, fitting, look_for
 from roundelay.attached.sharing import Progress, Shared
 from roundelay.attached.stepping import unwrapped
 from roundelay.attached.steps import Steps
+from roundelay.checkpoint import Room
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.records import RunStarted
@@ -157,7 +158,8 @@ class Session:
         if self.rank == 0:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
         self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
-        self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet)
+        room = Room(terms.patience_seconds / 2, termination.asked, log.warning)  # others wait for this learner
+        self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet, room)
         if resume is not None:
             try:
                 restore = self._saves.come_back if learner.late else self._saves.resume
@@ -278,14 +280,15 @@ class Session:
         self._meet("load_state_dict()", lambda: self._learner.saved.load(state))
         self._buffers.unpack(state["buffers"])
 
-    def save(self, directory: str | Path, also: Mapping[str, Any] | None = None) -> Path:
+    def save(self, directory: str | Path, also: Mapping[str, Any] | None = None, keep: int = 2) -> Path:
         """Save all that the session needs to go on from here, by `attach(..., resume=directory)`: each learner its own
-        part, without waiting for the others' disks. The save before it stays until the next.
+        part, without waiting for the others' disks. Half the session's patience is waited for room on a full one.
 
         Args:
             directory: of this training alone; on several hosts each may have its own.
             also: whatever else the loop needs (`scheduler.state_dict()`, for example), of plain values and tensors;
                 `session.resumed` after it was resumed.
+            keep: the last so many saves stay, 2 or more: should the newest be damaged, the one before is gone on from.
 
         Returns:
             The folder of this save in it.
@@ -294,7 +297,7 @@ class Session:
             UserError: it cannot be written, or the directory holds saves of another training; names the file.
         """
         self._steps.check_open("save")
-        return self._saves.save(Path(directory), also or {}, self._samplers)
+        return self._saves.save(Path(directory), also or {}, self._samplers, keep)
 
     def close(self) -> None:
         """Meet for the last time. The module is left with the model to evaluate, and is the user's again. Safe to call

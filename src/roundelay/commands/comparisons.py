@@ -38,12 +38,6 @@ def _simulate(options: argparse.Namespace) -> None:
 
     for text in options.strategy:
         check_strategy(text)  # names a slip before torch is loaded
-    if options.published:
-        from roundelay.commands.published import show_hours, show_speedups
-
-        return show_speedups() if options.published == "li2017" else show_hours()
-    if options.calibrate:
-        return _calibrate(options)
     if options.stability is not None:
         return _stability(options)
     from roundelay.runtime.base import parse_straggler
@@ -91,46 +85,6 @@ def _simulate(options: argparse.Namespace) -> None:
         if s.died or s.lost:
             note = s.died or f"{s.label} went on after {s.lost} death{'s' * (s.lost > 1)}"
             console.print(note, markup=False)
-
-
-def _calibrate(options: argparse.Namespace) -> None:
-    from roundelay.simulation.calibrate import calibrate
-
-    costs, lines = calibrate(options.calibrate)
-    milliseconds = [
-        (
-            run.name,
-            f"{run.learners}",
-            f"{run.frames:.0f}",
-            f"{1e3 * run.gradient:.2f}",
-            f"{1e3 * run.update:.2f}",
-            "" if run.exchange is None else f"{1e3 * run.exchange:.2f}",
-            "" if run.mean is None else f"{1e3 * run.mean:.2f}",
-        )
-        for run in costs.runs
-    ]
-    console.print("Measured, in milliseconds:")
-    print_table(["run", "learners", "frames", "gradient", "update", "exchange", "mean"], milliseconds)
-    rows = []
-    for line in lines:
-        row = [line.label, f"{line.learners}", "" if line.measured is None else f"{line.measured:,.0f}"]
-        for speed, error in ((line.own, line.own_error), (line.frames_per_second, line.error)):
-            row += ["" if speed is None else f"{speed:,.0f}", "" if error is None else f"{100 * error:+.1f} %"]
-        rows.append(tuple(row))
-    console.print(
-        "\nFrames per second, as measured, and as predicted from the run's own costs and from all other runs:"
-    )
-    print_table(["strategy", "learners", "measured", "own", "error", "others", "error"], rows)
-    for what, errors in (
-        ("its own costs", [abs(line.own_error) for line in lines if line.own_error is not None]),
-        ("all other runs", [abs(line.error) for line in lines if line.error is not None]),
-    ):
-        if errors:
-            console.print(
-                f"From {what}: {len(errors)} runs, mean error {100 * sum(errors) / len(errors):.1f} %, "
-                f"largest {100 * max(errors):.1f} %",
-                markup=False,
-            )
 
 
 def _stability(options: argparse.Namespace) -> None:
@@ -229,10 +183,6 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="compute gradients of many learners in one call, or one by one (default: what is faster and exact)",
     )
-    sub.add_argument(
-        "--published", choices=["li2017", "ibm"], help="check the cost model against published speedups or hours"
-    )
-    sub.add_argument("--calibrate", nargs="+", type=Path, metavar="EXP", help="take costs from recorded runs")
     sub.add_argument(
         "--stability",
         nargs="?",

@@ -41,11 +41,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
     ),
     "replay": ("roundelay replay exp/demo/four",),
-    "storm": (
-        "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
-        "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
-        "roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20",
-    ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "decode": (
         "roundelay decode exp/demo/four",
@@ -102,11 +97,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
         "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
         "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
-    ),
-    "claims": (
-        "roundelay claims",
-        "roundelay claims run stragglers",
-        "roundelay claims run rings --source corpora/an4",
     ),
     "report": (
         "roundelay report exp/demo/one exp/demo/four --out report.html",

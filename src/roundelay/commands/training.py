@@ -101,7 +101,7 @@ def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
     from roundelay.runtime.base import LearnerDied
     from roundelay.runtime.hosts.control.agent import serve
     from roundelay.runtime.hosts.control.copies import CopyReceiver
-    from roundelay.runtime.hosts.control.next_place import LedByAnother
+    from roundelay.runtime.hosts.control.succession import LedByAnother
     from roundelay.runtime.hosts.terms import check_may_join
 
     if options.strategy == AUTO:
@@ -293,7 +293,11 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
 
 def _add_going_on(sub: argparse.ArgumentParser) -> None:
     """Options of runs that stopped, and of learners that die."""
-    sub.add_argument("--resume", action="store_true", help="go on with the run that is there; do not begin one")
+    sub.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run that is there, also under another strategy; begin none",
+    )
     sub.add_argument(
         "--begin-anew",
         action="store_true",

@@ -214,7 +214,7 @@ class CheckpointDamaged(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class LearnersChanged(Record):
-    """The run went on from a checkpoint with another number of learners."""
+    """The run went on from a checkpoint with another number of learners, or under another strategy."""
 
     before: int
     after: int

@@ -28,7 +28,8 @@ class ScannedLstm(nn.Module):
         self.register_buffer("projection", weights["weight_hr_l0"].T.contiguous() if lstm.proj_size else None)
 
     def forward(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """(T, N, I), or (N, T, I) if it is `batch_first`, to (T, N, O) and the last state, as torch.nn.LSTM does."""
+        """Map (T, N, I), or (N, T, I) if it is `batch_first`, to (T, N, O) and the last state, as torch.nn.LSTM
+        does."""
         if self.batch_first:
             x = x.transpose(0, 1)
         if state is None:
@@ -51,7 +52,7 @@ class ScannedLstm(nn.Module):
 
 
 def with_scanned_lstms(network: nn.Module) -> nn.Module:
-    """The network, changed: each LSTM in it is one that can be exported."""
+    """Return the network, changed: each LSTM in it is one that can be exported."""
     for module in [*network.modules()]:
         for name, part in [*module.named_children()]:
             if isinstance(part, nn.LSTM):

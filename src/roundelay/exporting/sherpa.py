@@ -48,7 +48,7 @@ class SherpaCtc(nn.Module):
 
 
 def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> SherpaCtc:
-    """The model of the run or folder `name` as sherpa-onnx calls it.
+    """Return the model of the run or folder `name` as sherpa-onnx calls it.
 
     Raises:
         UserError: it has no units, or hears features that sherpa-onnx cannot compute.
@@ -72,7 +72,7 @@ def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> Sher
 
 
 def metadata(model: AcousticModel) -> Mapping[str, Any]:
-    """Facts that sherpa-onnx reads from the file."""
+    """Return facts that sherpa-onnx reads from the file."""
     return {
         "model_type": "wenet_ctc",
         "vocab_size": len(model.prior),
@@ -81,7 +81,8 @@ def metadata(model: AcousticModel) -> Mapping[str, Any]:
 
 
 def feature_options(model: AcousticModel) -> Mapping[str, Any]:
-    """Arguments of sherpa-onnx's FeatureExtractorConfig with which its features are those of `roundelay prepare`."""
+    """Return arguments of sherpa-onnx's FeatureExtractorConfig with which its features are those of `roundelay
+    prepare`."""
     assert model.input is not None
     bank = _bank(model)
     return {
@@ -95,15 +96,15 @@ def feature_options(model: AcousticModel) -> Mapping[str, Any]:
 
 
 def tokens(model: AcousticModel) -> str:
-    """Contents of tokens.txt: a unit and its column a line."""
+    """Return contents of tokens.txt: a unit and its column a line."""
     assert model.units is not None
     return "".join(f"{name} {column}\n" for column, name in enumerate(model.units.columns))
 
 
 def search_graph(graph: Graph, search: PackedSearch) -> Arcs:
-    """The graph of a packed model as sherpa-onnx searches it: with log-probabilities as they are, and settings of its
-    own. So all costs are divided by the acoustic scale, and words and blanks have theirs in it; the same paths are the
-    best.
+    """Return the graph of a packed model as sherpa-onnx searches it: with log-probabilities as they are, and settings
+    of its own. So all costs are divided by the acoustic scale, and words and blanks have theirs in it; the same paths
+    are the best.
 
     Args:
         graph: its input labels are columns + 1, as sherpa-onnx has them; the blank's column is the first.

@@ -56,7 +56,7 @@ class SherpaChunks(nn.Module):
         self.register_buffer("usual_std", usual[1])
 
     def given(self, chunk: int) -> tuple[Tensor, ...]:
-        """Arguments of a chunk: any features, and nothing kept."""
+        """Return arguments of a chunk: any features, and nothing kept."""
         config = self.network.config
         shape = (1, self.frames + self.reach, self.features)
         some = stream(0, "export", chunk).standard_normal(shape).astype(np.float32)
@@ -71,7 +71,7 @@ class SherpaChunks(nn.Module):
         )
 
     def several(self, chunks: int) -> Iterator[tuple[Tensor, ...]]:
-        """Arguments of so many chunks, one after the other."""
+        """Yield arguments of so many chunks, one after the other."""
         kept: tuple[Tensor, ...] = ()
         for chunk in range(chunks):
             features, offset, required, attention, convolution, seen = self.given(chunk)
@@ -102,20 +102,20 @@ class SherpaChunks(nn.Module):
         return scores, next_attention, torch.cat([near, self._laid_in(state)], 3)
 
     def _kept(self, convolution: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and variance (F,) so far, and the last frames (R, F)."""
+        """Return the mean and variance (F,) so far, and the last frames (R, F)."""
         held = convolution[0, 0, :, self.side :].flatten()[: (2 + self.reach) * self.features]
         rows = held.reshape(2 + self.reach, self.features)
         return rows[0], rows[1], rows[2:]
 
     def _laid_in(self, state: Tensor) -> Tensor:
-        """(B, 1, D, columns behind the convolution's): the state in the first block, nothing in the others."""
+        """Return (B, 1, D, columns behind the convolution's): the state in the first block, nothing in the others."""
         config = self.network.config
         size = config.width * (self.columns - self.side)
         flat = nn.functional.pad(state.flatten(), (0, config.layers * size - state.numel()))
         return flat.reshape(config.layers, 1, config.width, self.columns - self.side)
 
     def _so_far(self, mean: Tensor, variance: Tensor, fresh: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the frames before, `before` in number, and of fresh ones."""
+        """Return the mean and variance of the frames before, `before` in number, and of fresh ones."""
         share = self.frames / (before + self.frames).float()
         here = fresh.mean(0)
         spread = (fresh - here).square().mean(0)
@@ -123,7 +123,7 @@ class SherpaChunks(nn.Module):
         return mean + share * away, variance + share * (spread - variance) + share * (1 - share) * away.square()
 
     def _statistics(self, mean: Tensor, variance: Tensor, frames: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation (F,) that features are normalised by, after so many frames."""
+        """Return the mean and standard deviation (F,) that features are normalised by, after so many frames."""
         if not self.normalised:
             return torch.zeros_like(mean), torch.ones_like(mean)
         floored = variance.clamp_min(SpeakerStats.STD_FLOOR**2)
@@ -134,12 +134,12 @@ class SherpaChunks(nn.Module):
 
 
 def streams(model: AcousticModel) -> bool:
-    """True of a network that is evaluated in chunks."""
+    """Return True of a network that is evaluated in chunks."""
     return isinstance(model.module, Conformer) and model.module.config.attention_chunk is not None
 
 
 def sherpa_chunks(model: AcousticModel, packed: PackedNetwork | None, name: str) -> SherpaChunks:
-    """The model of the folder `name`, which sherpa-onnx can take, as it calls it while somebody speaks.
+    """Return the model of the folder `name`, which sherpa-onnx can take, as it calls it while somebody speaks.
 
     Raises:
         UserError: it was not packed; attention sees no chunk before its own.
@@ -173,7 +173,7 @@ OUTPUT_NAMES = ("log_probs", "next_attention_cache", "next_convolution_cache")
 
 
 def streaming_metadata(chunks: SherpaChunks) -> Mapping[str, Any]:
-    """Facts that sherpa-onnx reads from the file, and those that it is told beside it."""
+    """Return facts that sherpa-onnx reads from the file, and those that it is told beside it."""
     config = chunks.network.config
     return {
         **CALLS,

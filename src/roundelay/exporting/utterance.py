@@ -69,12 +69,12 @@ class UtteranceScores(nn.Module):
 
 
 def _longer(features: Tensor, before: int, after: int) -> Tensor:
-    """An utterance goes on with its first and its last frame."""
+    """Extend an utterance by its first and its last frame."""
     return torch.cat([features[:1].expand(before, -1), features, features[-1:].expand(after, -1)])
 
 
 def utterance_scores(model: AcousticModel, name: str) -> UtteranceScores:
-    """The model of the run or folder `name`, as others call it.
+    """Return the model of the run or folder `name`, as others call it.
 
     Raises:
         UserError: it is decoded in overlapping windows, not in one pass.

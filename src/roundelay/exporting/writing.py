@@ -146,7 +146,7 @@ def _write_graph(folder: Path, packed: PackedModel, out: Path) -> None:
 
 
 def describe(model: AcousticModel, name: str) -> dict[str, Any]:
-    """Facts that whoever calls the exported model needs: inputs, output, and how features are computed."""
+    """Return facts that callers of the exported model need: inputs, output, and how features are computed."""
     frontend = model.module.frontend
     return {
         "made_by": f"roundelay {__version__}",
@@ -165,7 +165,8 @@ def describe(model: AcousticModel, name: str) -> dict[str, Any]:
 def describe_all(
     models: Sequence[AcousticModel], scores: CombinedScores, packed: PackedModel, name: str
 ) -> dict[str, Any]:
-    """The same of a combination: of each network its weight, its inputs by name, and how its features are computed."""
+    """Return the same of a combination: of each network its weight, its inputs by name, and how its features are
+    computed."""
     every = [describe(model, one.folder) for model, one in zip(models, packed.networks, strict=True)]
     of_all = ("made_by", "output", "states", "subsampling", "units")
     own = ("source", "features", "parts", "input")
@@ -187,7 +188,7 @@ def _output(model: AcousticModel) -> str:
 
 
 def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tensor]:
-    """Any features of so many frames."""
+    """Return any features of so many frames."""
     rng, width = stream(0, "export", frames), scores.network.frontend.scale.shape[1]
     made = rng.standard_normal((frames, width)), rng.standard_normal(width), rng.uniform(0.5, 2.0, width)
     features, mean, std = (torch.from_numpy(one.astype(np.float32)) for one in made)
@@ -195,7 +196,7 @@ def _inputs(frames: int, scores: UtteranceScores) -> tuple[Tensor, Tensor, Tenso
 
 
 def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
-    """Inputs of the model for any features of so many frames."""
+    """Return inputs of the model for any features of so many frames."""
     if isinstance(called, SherpaChunks):
         return called.given(0)
     if isinstance(called, SherpaCtc):
@@ -206,7 +207,7 @@ def _given(frames: int, called: Called) -> tuple[Tensor, ...]:
 
 
 def _compared(called: Called) -> Iterator[tuple[Tensor, ...]]:
-    """Inputs that a written model is held to the network on."""
+    """Yield inputs that a written model is held to the network on."""
     if isinstance(called, SherpaChunks):
         yield from called.several(CHUNKS)
         return
@@ -216,7 +217,7 @@ def _compared(called: Called) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _shapes(called: Called) -> Any:
-    """Dimensions of inputs that may differ; None: none of them."""
+    """Return dimensions of inputs that may differ; None: none of them."""
     if isinstance(called, SherpaChunks):
         return None
     if isinstance(called, SherpaCtc):
@@ -226,14 +227,14 @@ def _shapes(called: Called) -> Any:
 
 
 def _outputs(called: Called) -> tuple[str, ...]:
-    """Names of outputs in ONNX."""
+    """Return names of outputs in ONNX."""
     if isinstance(called, SherpaChunks):
         return OUTPUT_NAMES
     return ("log_probs", "log_probs_length") if isinstance(called, SherpaCtc) else (OUTPUT,)
 
 
 def program_of(called: Called) -> ExportedProgram:
-    """The model for utterances of any length from its shortest on, or for a chunk."""
+    """Return the model for utterances of any length from its shortest on, or for a chunk."""
     whole = with_scanned_lstms(copy.deepcopy(called)).eval()
     with torch.no_grad():
         return torch.export.export(
@@ -273,8 +274,8 @@ def write(
 
 
 def difference_of(file: Path, kind: Kind, called: Called) -> float:
-    """The largest difference of an exported model from the network, over utterances of several lengths or chunks one
-    after the other, as a share of the largest log-likelihood (of what else it gives, of the largest of that)."""
+    """Return the largest difference of an exported model from the network, over utterances of several lengths or chunks
+    one after the other, as a share of the largest log-likelihood (of what else it gives, of the largest of that)."""
     differences = []
     if kind == "torch":
         program = torch.export.load(file).module()
@@ -300,7 +301,7 @@ def _arrays(outputs: Tensor | tuple[Tensor, ...]) -> list[NDArray[Any]]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without remarks of torch's exporter on packages it does not find, and on what it will change."""
+    """Silence remarks of torch's exporter on packages it does not find, and on what it will change."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -34,7 +34,7 @@ from roundelay.reports.alone import loss_at_end
 from roundelay.reports.comparison import seconds_to
 from roundelay.reports.runs import load_run
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
-from roundelay.simulation.calibrate import Measured, read_run
+from roundelay.simulation.measured import Measured, read_run
 
 UNMEASURED = (
     "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "

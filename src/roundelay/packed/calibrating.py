@@ -30,7 +30,7 @@ Float64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MOST_SECONDS = 600.0
-"""Of held-out speech that is recognised."""
+"""Most seconds of held-out speech that is recognised."""
 _NOISE_SECONDS = (1.0, 2.0, 4.0, 6.0)  # of each kind
 _NOISES_HEARD, _NOISE_HEARD_SECONDS = 8, 4.0  # of each kind, that the mixture of noise is estimated of
 _TRAINING_FRAMES = 100_000

@@ -55,11 +55,11 @@ class Card:
     finetuned: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return asdict(self)
 
     def to_text(self) -> str:
-        """A page of Markdown."""
+        """Return a page of Markdown."""
         c = self.corpus
         lines = [
             f"# {self.name}",
@@ -96,7 +96,7 @@ class Card:
         return "\n".join(lines)
 
     def _errors(self) -> list[str]:
-        """The table of word errors."""
+        """Return the table of word errors."""
         if not self.word_errors and self.finetuned:
             return ["It was trained on since it was tested: its word errors are not known."]
         if not self.word_errors:
@@ -111,7 +111,7 @@ class Card:
 
 
 def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabulary, licence: str, name: str) -> Card:
-    """The card of runs with a corpus and word errors."""
+    """Return the card of runs with a corpus and word errors."""
     total = sum(weight for *_, weight in runs)
     return Card(
         name,
@@ -134,7 +134,7 @@ def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabul
 
 
 def errors_of(summary: Summary) -> dict[str, Any]:
-    """Word errors of a split as a card has them."""
+    """Return word errors of a split as a card has them."""
     e, interval = summary.score.errors, summary.interval
     return {
         "wer": e.wer,

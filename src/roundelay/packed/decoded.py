@@ -36,7 +36,7 @@ class DecodedRuns:
 
 
 def decoded_for(runs: Sequence[Run], given: Path | None, out: Path, progress: Progress) -> DecodedRuns:
-    """The results of these runs together.
+    """Return the results of these runs together.
 
     Args:
         runs: all with the same section `decode`, the first of weight 1.
@@ -61,7 +61,7 @@ def decoded_for(runs: Sequence[Run], given: Path | None, out: Path, progress: Pr
 
 
 def _read(place: Path, runs: Sequence[Run]) -> tuple[DecodedRuns | None, str]:
-    """The results in a folder; or None, and the reason why they are not those of the runs."""
+    """Return the results in a folder; or None, and the reason why they are not those of the runs."""
     recipe, told, found = runs[0][1], {}, {}
     for split in recipe.decode.splits:
         folder = place / "decode" / split
@@ -78,7 +78,7 @@ def _read(place: Path, runs: Sequence[Run]) -> tuple[DecodedRuns | None, str]:
 
 
 def _other(told: Mapping[str, Any], runs: Sequence[Run]) -> str:
-    """The ways in which results are not those of these runs; empty: none that is written down."""
+    """Return the ways in which results are not those of these runs; empty: none that is written down."""
     total = sum(weight for *_, weight in runs)
     asked = Counter((exp.resolve().name, round(weight / total, 6)) for exp, _, weight in runs)
     there = Counter((Path(name).resolve().name, round(weight, 6)) for name, weight in told.get("runs", {}).items())
@@ -90,7 +90,7 @@ def _other(told: Mapping[str, Any], runs: Sequence[Run]) -> str:
 
 
 def _options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that decide words and settings; paths by the names of their files."""
+    """Return the options that decide words and settings; paths by the names of their files."""
     return {
         key: [Path(str(one)).name for one in (value if isinstance(value, list | tuple) else [value])]
         if key in _PATHS

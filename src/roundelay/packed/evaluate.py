@@ -113,7 +113,7 @@ def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Prog
 def _recognised(
     model: Model, data: SpeechData, utterances: Sequence[Utterance], options: Evaluating, progress: Progress
 ) -> dict[str, Transcript]:
-    """Transcripts by utterance, in the order given."""
+    """Return transcripts by utterance, in the order given."""
     speakers: dict[str, list[Utterance]] = {}
     for utterance in utterances:
         speakers.setdefault(utterance.speaker, []).append(utterance)
@@ -183,7 +183,7 @@ def _scored(
 
 
 def _by_gender(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """Summaries of women and of men, where there are both."""
+    """Return summaries of women and of men, where there are both."""
     parts = by_gender(result, {u.id: group_of_utterance(u) for u in utterances})
     return {name: summarise(part) for name, part in parts.items()} if set(GENDERS.values()) <= set(parts) else {}
 

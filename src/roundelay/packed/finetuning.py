@@ -134,7 +134,7 @@ def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
 
 
 def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
-    """A remark on audio at a lower rate than the model's."""
+    """Return a remark on audio at a lower rate than the model's."""
     lower = [u.sampling_rate for u in utterances if u.sampling_rate < rate]
     if not lower:
         return []
@@ -145,7 +145,7 @@ def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
 
 
 def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress: Progress) -> tuple[HeardSpeech, str]:
-    """The utterances that the model is sure of, with the words that it finds in them; and a remark.
+    """Return the utterances that the model is sure of, with the words that it finds in them; and a remark.
 
     Raises:
         UserError: it is sure of none, or never says how sure it is.
@@ -186,7 +186,7 @@ def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress
 
 
 def _enough(labelled: LabelledSpeech, heard: HeardSpeech) -> float:
-    """Seconds of speech that is trained on.
+    """Return seconds of speech that is trained on.
 
     Raises:
         UserError: too little of it, or speech and transcripts do not belong together.
@@ -212,7 +212,7 @@ def _enough(labelled: LabelledSpeech, heard: HeardSpeech) -> float:
 
 
 def _amiss(labelled: LabelledSpeech, of: int, seconds: float) -> list[str]:
-    """Remarks on utterances left out, and on little speech."""
+    """Return remarks on utterances left out, and on little speech."""
     found = [f"{seconds:.0f} s of speech are little; a few minutes help more"] if seconds < LITTLE_SECONDS else []
     if labelled.doubtful:
         more = " ..." if len(labelled.doubtful) > _MOST_DOUBTFUL else ""
@@ -263,15 +263,16 @@ def _write_card(
 
 
 def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:
-    """Words of the transcripts that the model cannot recognise."""
+    """Return words of the transcripts that the model cannot recognise."""
     return sorted({word for u in utterances for word in u.words if word not in model.lexicon})
 
 
 def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: Progress) -> tuple[Path, str]:
-    """The folder of the model with words of transcripts that it does not recognise, and a remark that names them.
+    """Return the folder of the model with words of transcripts that it does not recognise, and a remark that names
+    them.
 
     Raises:
-        UserError: nobody knows how one of them is said; names all.
+        UserError: the pronunciation of one is unknown; names all.
     """
     listed, out = scratch / "said.txt", scratch / "said"
     guesses = {} if model.columns.spelled(new) is not None else _guesses(model, new)

@@ -91,7 +91,7 @@ class PackedSearch:
         within("blank_cost", self.blank_cost, -1e3, 1e3)
 
     def search(self, times: bool) -> Search:
-        """The search, with times and confidences of the words or without."""
+        """Return the search, with times and confidences of the words or without."""
         return Search(
             self.scale, self.beam, self.max_active, self.word_cost, times=times, lattice_beam=self.lattice_beam
         )
@@ -135,7 +135,7 @@ def within(name: str, value: float, least: float, most: float) -> None:
 
 
 def is_packed(folder: Path) -> bool:
-    """True if it is the folder of a packed model."""
+    """Return True if it is the folder of a packed model."""
     return (folder / PACKED).is_file()
 
 
@@ -146,13 +146,13 @@ def write_packed(folder: Path, model: PackedModel) -> None:
 
 
 def checksum_below(folder: Path, network: str) -> dict[str, str]:
-    """Checksum of the JSON of a network, which holds that of its parameters, by its path below `folder`."""
+    """Return the checksum of the JSON of a network, which holds that of its parameters, by its path below `folder`."""
     return {f"{network}/{MODEL_META}": file_checksum(folder / network / MODEL_META)}
 
 
 def read_packed(folder: Path) -> PackedModel:
-    """The content of packed.json, all files of the folder held to their checksums but the networks' parameters, which
-    are when they are read.
+    """Return the content of packed.json, all files of the folder held to their checksums but the networks' parameters,
+    which are when they are read.
 
     Raises:
         UserError: not a packed model, or one of a later version; a file is missing or damaged (names it).

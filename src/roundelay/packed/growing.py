@@ -46,7 +46,7 @@ class GrowingScores:
         return (max(network.delay for network in self._networks) * self._shift + overlap) / rate
 
     def push(self, samples: Float32) -> Float32:
-        """Unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
+        """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
         self._held = np.concatenate([self._held, samples])
         features = self._model.features(self._held)
         self._held = self._held[len(features) * self._shift :]
@@ -63,7 +63,7 @@ class GrowingScores:
 
 
 def in_chunks(model: Model, frames: int) -> Model:
-    """The model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
+    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
 
     Raises:
         UserError: a network was not trained for that.
@@ -76,7 +76,7 @@ def in_chunks(model: Model, frames: int) -> Model:
 
 
 def whole_only(model: Model) -> list[str]:
-    """Networks of a model that need the whole utterance, each kind once."""
+    """Return networks of a model that need the whole utterance, each kind once."""
     needed = []
     for hearing in model.hearings:
         mean, std = (torch.from_numpy(some) for some in hearing.usual)

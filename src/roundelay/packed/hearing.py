@@ -35,7 +35,7 @@ class PieceFeatures:
     of_network: tuple[Float32, ...]
 
     def __len__(self) -> int:
-        """Frames."""
+        """Return frames."""
         return len(self.of_network[0])
 
 
@@ -71,18 +71,19 @@ class Hearing:
         return self.model.module.frontend.parts
 
     def filterbanks(self, samples: Float32, rate: int) -> Float32:
-        """Features (T, F) of samples (N,)."""
+        """Return features (T, F) of samples (N,)."""
         wave = torch.from_numpy(samples)
         found = [fbank(wave, rate, part.fbank).numpy() for part in self.features.filterbanks]
         return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
 
     def telephone(self, features: Float32, rate: int) -> Float32:
-        """(T, B) log mel energies of what a telephone lets through, of features (T, F)."""
+        """Return (T, B) log mel energies of what a telephone lets through, of features (T, F)."""
         bank = self.features.filterbanks[0].fbank
         return features[:, : max(2, int((band_centres(bank, rate) <= _TELEPHONE).sum()))]
 
     def statistics(self, pieces: Sequence[Float32], exact: bool) -> tuple[Float32, Float32]:
-        """Mean and standard deviation over all frames of the pieces; unless `exact`, made up where they are few."""
+        """Return the mean and standard deviation over all frames of the pieces; unless `exact`, made up where they are
+        few."""
         sums = SpeakerSums(len(self.usual[0]))
         for piece in pieces:
             sums.add(_ONLY, piece)
@@ -96,8 +97,8 @@ class Hearing:
         return self._made_up(mean, std, frames / ENOUGH_FRAMES)
 
     def _made_up(self, mean: Float32, std: Float32, share: float) -> tuple[Float32, Float32]:
-        """Statistics of a `share` of the frames that are enough, the rest those of the average training speaker: as
-        loud as this recording is, for that a second of speech tells."""
+        """Return statistics of a `share` of the frames that are enough, the rest those of the average training speaker:
+        as loud as this recording is, for that a second of speech tells."""
         likely = self.usual[0].copy()
         first = 0
         for part in self.parts:
@@ -109,7 +110,7 @@ class Hearing:
         return (share * mean + (1 - share) * likely).astype(np.float32), np.sqrt(variance).astype(np.float32)
 
     def scores(self, features: Float32, statistics: tuple[Float32, Float32], rate: int) -> Float32:
-        """(T, S) log-likelihoods, unscaled."""
+        """Return (T, S) log-likelihoods, unscaled."""
         mean, std = statistics
         frames = np.array([len(features)])
         store = FeatureStore(
@@ -127,7 +128,7 @@ class Hearing:
 
 
 def checked(samples: Float32) -> Float32:
-    """The samples, if they can be heard.
+    """Return the samples, if they can be heard.
 
     Raises:
         UserError: not one channel of float32 between -1 and 1, or NaN or infinity among them.

@@ -71,7 +71,7 @@ class HeardSpeech:
         return cls(tuple(utterances), tuple(features), known)
 
     def store(self, model: Model, network: int) -> FeatureStore:
-        """The features for one network of the model."""
+        """Return the features for one network of the model."""
         hearing, some = model.hearings[network], [one.of_network[network] for one in self.features]
         speakers = tuple(self.statistics)
         of = {name: index for index, name in enumerate(speakers)}
@@ -165,7 +165,7 @@ def _aligned(model: Model, heard: HeardSpeech, lexicon: Lexicon, tying: Tying, p
 
 
 def _others(every: Sequence[Utterance]) -> dict[str, list[list[str]]]:
-    """By id, words that other utterances have, which are about as many."""
+    """Return by id, words that other utterances have, which are about as many."""
     ordered = sorted(every, key=lambda u: (len(u.words), u.id))
     found = {}
     for place, utterance in enumerate(ordered):
@@ -204,7 +204,7 @@ def _written(model: Model, heard: HeardSpeech, lexicon: Lexicon, units: UnitSet,
 
 
 def _likely(scores: Float32, labels: Sequence[int]) -> float:
-    """Log-probability of labels under CTC."""
+    """Return the log-probability of labels under CTC."""
     rows = torch.log_softmax(torch.from_numpy(scores), 1)[:, None]
     sizes = torch.tensor([len(scores)]), torch.tensor([len(labels)])
     return -float(torch.nn.functional.ctc_loss(rows, torch.tensor([labels]), *sizes, reduction="sum"))

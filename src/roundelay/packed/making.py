@@ -120,8 +120,8 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
 
 
 def _calibration_speech(recipe: Recipe, own: Corpus, members: Sequence[EnsembleMember]) -> CalibrationSpeech:
-    """Speech of the corpus that the evidence is learnt of: an even choice of the training utterances, and held-out ones
-    with transcripts."""
+    """Return speech of the corpus that the evidence is learnt of: an even choice of the training utterances, and
+    held-out ones with transcripts."""
     first = members[0].store
     training = [u.id for u in own.splits[TRAIN] if u.id in first]
     order = stream(0, "evidence", "training").permutation(len(training))
@@ -154,7 +154,7 @@ def _check_graph(exp: Path, recipe: Recipe) -> None:
 
 
 def computed_features(member: EnsembleMember) -> FeatureConfig:
-    """The features that a network hears, as they are computed of audio.
+    """Return the features that a network hears, as they are computed of audio.
 
     Raises:
         UserError: some of them come from elsewhere.
@@ -172,7 +172,7 @@ def computed_features(member: EnsembleMember) -> FeatureConfig:
 
 
 def config_of(store: FeatureStore) -> FeatureConfig:
-    """The features in a store, as they are computed."""
+    """Return the features in a store, as they are computed."""
     told = dict(store.config)
     if "num_bins" in told:  # stores of version 1 had one filterbank, and its options only
         return only_fbank(build(FbankConfig, told, str(store.folder)))
@@ -180,7 +180,7 @@ def config_of(store: FeatureStore) -> FeatureConfig:
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:
-    """The sampling rate of all runs, in Hz.
+    """Return the sampling rate of all runs, in Hz.
 
     Raises:
         UserError: they have several.
@@ -202,8 +202,8 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
 
 
 def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float64, Float64]:
-    """Mean (F,) and standard deviation (F,) of an average speaker of some utterances: the means, over frames, of the
-    speakers' means and variances."""
+    """Return mean (F,) and standard deviation (F,) of an average speaker of some utterances: the means, over frames, of
+    the speakers' means and variances."""
     heard = np.unique(store.speaker_indices[[store.position(u) for u in utterances]])
     speakers = store.speakers
     weight = speakers.frames[heard] / speakers.frames[heard].sum()
@@ -250,7 +250,7 @@ def refuse_existing(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that becomes it at the end, or is removed.
+    """Make a folder beside `out` that becomes it at the end, or is removed.
 
     Raises:
         UserError: `out` exists, or cannot be written.

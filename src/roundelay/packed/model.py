@@ -198,7 +198,7 @@ class Model:
 
     @cached_property
     def _quiet(self) -> list[int]:
-        """Columns in which nobody speaks, where they are units: the blank, or those of silence."""
+        """Columns without speech, where they are units: the blank, or those of silence."""
         units, silence = self.hearings[0].model.units, self.columns.phones[0]
         assert units is not None
         return [n for n, name in enumerate(units.columns) if name in (BLANK, silence, silence + FURTHER)]
@@ -233,7 +233,7 @@ class Model:
     # One step after the other ---------------------------------------------------------------------------------------
 
     def features(self, samples: Float32) -> PieceFeatures:
-        """Features of samples (N,), the same as `roundelay prepare` computes.
+        """Return features of samples (N,), the same as `roundelay prepare` computes.
 
         Raises:
             UserError: not float32 of one channel, or NaN or infinity among them.
@@ -246,7 +246,7 @@ class Model:
         return PieceFeatures(tuple(found))
 
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
-        """Statistics of the one speaker of all these pieces.
+        """Return statistics of the one speaker of all these pieces.
 
         From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
         up by the average training speaker, unless they are to be `exact`.
@@ -259,7 +259,7 @@ class Model:
         )
 
     def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
-        """(T, S) log-likelihoods, unscaled: the weighted mean of what the networks say."""
+        """Return (T, S) log-likelihoods, unscaled: the weighted mean of what the networks say."""
         total: Float32 | None = None
         for hearing, matrix, known in zip(self.hearings, features.of_network, statistics.of_network, strict=True):
             part = hearing.scores(matrix, known, self.sample_rate)
@@ -270,11 +270,11 @@ class Model:
         return total
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
-        """The words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
+        """Return the words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
         return self._searched(scores, times)[0] if len(scores) else Transcript()
 
     def _searched(self, scores: Float32, times: bool) -> tuple[Transcript, Sequence[int]]:
-        """The words; and the column of each frame on their path, where there is one path."""
+        """Return the words; and the column of each frame on their path, where there is one path."""
         times = times and self.gives_times
         batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times))
         found = batch.hypotheses[_ONLY]
@@ -282,7 +282,7 @@ class Model:
         return Transcript(found.words, timed, found.reached_final), found.pdfs
 
     def examined(self, features: PieceFeatures, statistics: Statistics, *, times: bool = True) -> Examined:
-        """The words that the search finds in a piece, and what speaks for each of them."""
+        """Return the words that the search finds in a piece, and what speaks for each of them."""
         scores = self.scores(features, statistics)
         transcript, path = self._searched(scores, times)
         places = self._places(transcript.words, path, scores) if transcript.words else ()
@@ -298,7 +298,7 @@ class Model:
         return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
 
     def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
-        """(words, 4) of `MEASURES`; None where the model does not know what they mean."""
+        """Return (words, 4) of `MEASURES`; None where the model does not know what they mean."""
         if (evidence := self.evidence) is None:
             return None
         heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
@@ -313,8 +313,8 @@ class Model:
     # All at once ----------------------------------------------------------------------------------------------------
 
     def recognise(self, samples: Float32, *, times: bool = True) -> Transcript:
-        """The words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they are
-        shorter than a frame.
+        """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
+        are shorter than a frame.
 
         Raises:
             UserError: not such samples.
@@ -324,7 +324,8 @@ class Model:
     def recognise_pieces(
         self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False
     ) -> list[Transcript]:
-        """The words of pieces that one speaker said: their features are normalised together (see `statistics`)."""
+        """Return the words of pieces that one speaker said: their features are normalised together (see
+        `statistics`)."""
         features = [self.features(piece) for piece in pieces]
         known = self.statistics(features, exact=exact)
         return [self.of_features(one, known, times=times) for one in features]
@@ -332,7 +333,7 @@ class Model:
     def of_features(
         self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, believing: Believing = "said"
     ) -> Transcript:
-        """The words of a piece."""
+        """Return the words of a piece."""
         if not len(features):
             return Transcript()
         if believing == "all":
@@ -363,7 +364,7 @@ class Model:
         exact: bool = False,
         narrow: Container[str] = (),
     ) -> Iterator[tuple[str, list[Transcript]]]:
-        """The words of many recordings, one after the other in the order given: name, and a transcript a piece.
+        """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
 
         Args:
             recordings: may be a generator; it is read only as fast as the workers recognise.
@@ -390,7 +391,8 @@ class Model:
         times: bool = True,
         believing: Callable[[str], Believing] = _said,
     ) -> Iterator[tuple[str, list[Transcript]]]:
-        """`recognise_many` of recordings whose features, and those of their speakers, are known."""
+        """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
+        known."""
         progress = progress or Silent()
         if (workers or cores()) == 1:
             for name, features, known in recordings:
@@ -418,7 +420,7 @@ class Model:
 
 
 def load_model(folder: Path | str) -> Model:
-    """The packed model in a folder.
+    """Return the packed model in a folder.
 
     Raises:
         UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
@@ -457,7 +459,7 @@ def _check(model: Model) -> None:
 
 
 def _acts(character: str) -> bool:
-    """True for control characters, and for those that turn the direction of writing."""
+    """Return True for control characters, and for those that turn the direction of writing."""
     return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in _TURNS
 
 
@@ -477,7 +479,7 @@ def _work(job: _Job) -> list[Transcript]:
 
 
 def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[tuple[str, list[Transcript]]]:
-    """Recordings all of whose pieces are done; takes them off both."""
+    """Yield recordings all of whose pieces are done, and take them off both."""
     while waiting and waiting[0][1] <= len(done):
         name, count = waiting.popleft()
         found, done[:count] = done[:count], []
@@ -490,7 +492,8 @@ def _jobs(
     times: bool,
     believing: Callable[[str], Believing],
 ) -> Iterator[_Job]:
-    """The pieces of all recordings, some at once; names of recordings and their numbers of pieces go to `waiting`."""
+    """Yield the pieces of all recordings, some at once; names of recordings and their numbers of pieces go to
+    `waiting`."""
     for name, features, known in recordings:
         waiting.append((name, len(features)))
         job: list[PieceFeatures] = []

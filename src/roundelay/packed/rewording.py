@@ -114,7 +114,7 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
 
 
 def _grammar(overrides: Sequence[str]) -> Decoding:
-    """The section decode that makes another grammar: of all words of the text, where it says no vocabulary."""
+    """Return the section decode that makes another grammar: of all words of the text, where it says no vocabulary."""
     for assignment in overrides:
         key = assignment.partition("=")[0].strip()
         if key.removeprefix("decode.") not in GRAMMAR:
@@ -134,7 +134,7 @@ def _grammar(overrides: Sequence[str]) -> Decoding:
 def _with_words(
     folder: Path, path: Path, found: VocabularyLexicon, model: Arpa, job: GraphJob
 ) -> tuple[VocabularyLexicon, Arpa]:
-    """Lexicon and language model with the words in a file."""
+    """Return the lexicon and language model with the words in a file."""
     known, phones = found.lexicon, set(map(base_phone, job.columns.phones))
     guesser = load_g2p(folder / G2P) if (folder / G2P).is_file() else None
     near, added, guessed, faults = NearWords(known), dict[str, tuple[Pronunciation, ...]](), [], []
@@ -170,7 +170,8 @@ def _with_words(
 
 
 def with_unigrams(model: Arpa, words: Sequence[str]) -> Arpa:
-    """The language model with more words, each as likely as the others are on average; known ones stay as they are."""
+    """Return the language model with more words, each as likely as the others are on average; known ones stay as they
+    are."""
     new = [word for word in words if word not in model.words]
     if not new:
         return model
@@ -190,7 +191,7 @@ def with_unigrams(model: Arpa, words: Sequence[str]) -> Arpa:
 
 
 def _card(told: Mapping[str, Any], name: str, folder: Path) -> Card:
-    """The card of the model with other words: its word errors were those of other words, and go."""
+    """Return the card of the model with other words: its word errors were those of other words, and go."""
     info = read_json(folder / GRAPH_FILE)
     words = Vocabulary(int(info["words"]), int(info["lm_order"]), sum(info["lm_ngrams"]), told["vocabulary"]["spells"])
     return Card(**{**told, "name": name, "vocabulary": words, "word_errors": {}})

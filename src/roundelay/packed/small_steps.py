@@ -156,7 +156,7 @@ def train_on(
 
 
 def _first_layer(module: nn.Module) -> Tensor:
-    """(P,): 1 for the parameters of the part that has the first of them, 0 for the others."""
+    """Return (P,): 1 for the parameters of the part that has the first of them, 0 for the others."""
     named = list(module.named_parameters())
     first = named[0][0].rpartition(".")[0]
     return torch.cat([torch.full((p.numel(),), float(name.rpartition(".")[0] == first)) for name, p in named])

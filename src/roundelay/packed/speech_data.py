@@ -33,7 +33,7 @@ class SpeechData:
 def read_speech(
     data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
 ) -> SpeechData:
-    """The speech in a folder.
+    """Return the speech in a folder.
 
     Args:
         splits: of a prepared corpus; none: all but its training split.
@@ -64,8 +64,8 @@ def read_speech(
 def read_training_speech(
     data: Path, splits: Sequence[str], source: Path | None, progress: Progress, recordings: RecordingOptions
 ) -> SpeechData:
-    """The speech in a folder that a model is to learn from: `read_speech`, but of a prepared corpus that names no
-    splits the training split, or all where it has none.
+    """Return the speech in a folder that a model is to learn from: `read_speech`, but of a prepared corpus that names
+    no splits the training split, or all where it has none.
 
     Raises:
         UserError: as `read_speech`; some utterances have words, and others not.
@@ -93,7 +93,7 @@ def _of_corpus(data: Path, splits: Sequence[str]) -> SpeechData:
 
 
 def root_of(data: Path) -> Path:
-    """The folder that the first path in wav.scp begins at, if it is found."""
+    """Return the folder that the first path in wav.scp begins at, if it is found."""
     for line in (data / WAV).read_text(encoding="utf-8", errors="replace").splitlines():
         path = line.partition(" ")[2].strip()
         for root in (data, data.resolve().parent, Path()):

@@ -13,9 +13,9 @@ from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
 
 
 def in_words_of(model: Model, data: SpeechData) -> tuple[SpeechData, dict[str, CleanedSplits]]:
-    """Speech with transcripts in the model's own words: in their spelling, without punctuation and marks of noises; and
-    by split what that changed. Utterances of which no words are left, or in which something was not understood, go.
-    Splits without transcripts stay as they are.
+    """Return speech with transcripts in the model's own words: in their spelling, without punctuation and marks of
+    noises; and by split what that changed. Utterances of which no words are left, or in which something was not
+    understood, go. Splits without transcripts stay as they are.
 
     Raises:
         UserError: nothing is left of a split.
@@ -32,7 +32,7 @@ def in_words_of(model: Model, data: SpeechData) -> tuple[SpeechData, dict[str, C
 
 
 def cleaner_of(model: Model) -> Cleaner | None:
-    """Writes what was said in the model's words, as the transcripts of its corpus were written; None: as it is."""
+    """Return a cleaner that writes transcripts as those of the model's corpus were written; None: as they are."""
     return Cleaner(known_words(model)) if model.packed.cleaned else None
 
 

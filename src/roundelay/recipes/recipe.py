@@ -264,8 +264,8 @@ class Decoding:
 class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`.
 
-    alignment   made by `roundelay align`; null for objectives that need none (docs/ctc.md)
-    units       of those: what a transcript is written in (docs/ctc.md)
+    alignment   made by `roundelay align`; null for objectives that need none (docs/objectives.md)
+    units       of those: what a transcript is written in (docs/objectives.md)
     adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
     model       name of the network (docs/models.md)
     init        the model that the run starts from (init.py)

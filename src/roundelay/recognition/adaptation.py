@@ -76,7 +76,7 @@ class Adapted:
 
     @classmethod
     def read(cls, folder: Path) -> "Adapted":
-        """The finished adaptation in a folder.
+        """Return the finished adaptation in a folder.
 
         Raises:
             UserError: nothing finished, or it is damaged.
@@ -178,7 +178,7 @@ class _Adaptation:
         return self.folder if self.earlier is None else self.earlier.folder
 
     def made_from(self, later: bool = True) -> dict[str, Any]:
-        """Inputs and options that decide the result, by name; without `later`, of the models for transforms."""
+        """Return inputs and options that decide the result, by name; without `later`, of the models for transforms."""
         config, corpus = self.recipe.adapt.deciding(), self.corpus
         said = [[split, u.id, u.speaker, *self.store.span(u.id)] for split, some in corpus.splits.items() for u in some]
         found: dict[str, Any] = {
@@ -228,7 +228,8 @@ class _Adaptation:
         return first, first + frames
 
     def _models(self, place: Workplace) -> tuple[Models, Int32]:
-        """Models for transforms, trained as far as they are not there; the pdf (T,) of frames of known words, or -1."""
+        """Return models for transforms, trained as far as they are not there; the pdf (T,) of frames of known words, or
+        -1."""
         if self.earlier is not None:
             return files.load_models(self.earlier.folder)[0], np.full(len(self.store.array), -1, np.int32)
         made_from = self.made_from(later=False)
@@ -253,7 +254,8 @@ class _Adaptation:
         return models, labels.pdf
 
     def _transforms(self, place: Workplace, models: Models, pdfs: Int32) -> tuple[Float32, Int32, dict[str, Any]]:
-        """Transformed frames (T, D) of all utterances, the pdf of every frame, and what adaptation.json tells."""
+        """Return transformed frames (T, D) of all utterances, the pdf of every frame, and what adaptation.json
+        tells."""
         config, tying, store = place.config, self.alignment.tying, self.store
         frames, pdfs = models.frames(store), pdfs.copy()
         known = grouped(self.training, store, config.per)
@@ -288,7 +290,7 @@ class _Adaptation:
         return mapped, pdfs, told
 
     def _vectors(self, place: Workplace, pdfs: Int32) -> dict[str, Float32]:
-        """The vector of every utterance, which is its speaker's, or its own."""
+        """Return the vector of every utterance, which is its speaker's, or its own."""
         config, store = place.config, self.store
         weights = speech_weights(pdfs, self.alignment.tying, 0.0)
         models = self._vector_models(place, weights)
@@ -318,7 +320,7 @@ class _Adaptation:
         return [f"{name}.ark", f"{name}.scp"]
 
     def _parts(self, vectors: bool) -> list[dict[str, Any]]:
-        """Parts of features, as `roundelay features` reads them."""
+        """Return parts of features, as `roundelay features` reads them."""
         part = {"kind": "external", "name": files.FMLLR, "source": str(self.folder / f"{files.FMLLR}.scp")}
         parts: list[dict[str, Any]] = [part | {"made_by": files.identity(self._models_folder, files.MODELS)}]
         parts += [

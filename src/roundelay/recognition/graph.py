@@ -43,7 +43,7 @@ GRAPHS = "graphs"
 
 
 def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
-    """The columns of the log-likelihoods of a run, whose own corpus is `own`.
+    """Return the columns of the log-likelihoods of a run, whose own corpus is `own`.
 
     Raises:
         UserError: a file that decode.graph names cannot be used; a run without an alignment, whose columns are units,
@@ -63,7 +63,7 @@ def columns_of(recipe: Recipe, own: Corpus, source: Source) -> Columns:
 
 
 def graph_of(recipe: Recipe) -> str:
-    """Name of the kind of graph for what a recipe trains."""
+    """Return the name of the kind of graph for what a recipe trains."""
     if not recipe.unaligned:
         return "hmm"
     return "chain" if isinstance(recipe.units, Chain) else "ctc"
@@ -73,8 +73,8 @@ def graph_of(recipe: Recipe) -> str:
 def searched(
     exp: Path, recipe: Recipe, own: Corpus, columns: Columns, progress: Progress, said: str
 ) -> Iterator[SearchedGraph]:
-    """The search that the recipe of the run in `exp` asks for, with all it needs; worker processes end with the block.
-    `said` is told with its graph.
+    """Provide the search that the recipe of the run in `exp` asks for, with all it needs; worker processes end with the
+    block. `said` is told with its graph.
 
     Raises:
         UserError: words, language model and columns do not fit together.
@@ -93,8 +93,8 @@ def searched(
 def decoding_graph(
     recipe: Recipe, corpus: Corpus, columns: Columns, progress: Progress, said: str, exp: Path | None = None
 ) -> Path:
-    """The folder of the decoding graph, built unless it is there; `said` is told with it. A run without an alignment
-    has it in its directory, `exp`."""
+    """Return the folder of the decoding graph, built unless it is there; `said` is told with it. A run without an
+    alignment has it in its directory, `exp`."""
     job = _job(recipe, corpus, columns)
 
     def say(large: str) -> None:
@@ -124,7 +124,7 @@ def _job(recipe: Recipe, corpus: Corpus, columns: Columns) -> GraphJob:
 
 
 def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, progress: Progress) -> Path | None:
-    """The file of the model that the lattices of a graph are rescored with, made unless it is there; None: none.
+    """Return the file of the model that the lattices of a graph are rescored with, made unless it is there; None: none.
 
     Args:
         graph: the folder that `decoding_graph` returns for this recipe.
@@ -141,7 +141,7 @@ def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, 
 
 
 def language_options(config: Decoding, *, guess: bool | None = None) -> LanguageOptions:
-    """Sources of words and language model that a section decode names; `guess` in the place of its own."""
+    """Return sources of words and language model that a section decode names; `guess` in the place of its own."""
     return LanguageOptions(
         Estimator(config.order, config.method, config.discount, config.cutoffs, config.prune),
         config.arpa,
@@ -155,7 +155,8 @@ def language_options(config: Decoding, *, guess: bool | None = None) -> Language
 
 
 def rescorer(graph: Path, model: Path | None, progress: Progress) -> Rescorer | None:
-    """The rescorer of the graph's lattices with the model in a file, if there is one; says first what reading takes."""
+    """Return the rescorer of the graph's lattices with the model in a file, if there is one; says first what reading
+    takes."""
     if model is None:
         return None
     progress.start(f"rescoring with {expected(model)}")

@@ -31,7 +31,7 @@ class Source(ABC):
 
     @abstractmethod
     def of(self, utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Utterance ids with (T, S) unscaled log-likelihoods.
+        """Yield utterance ids with (T, S) unscaled log-likelihoods.
 
         Raises:
             UserError: an utterance has none.
@@ -39,11 +39,11 @@ class Source(ABC):
 
     @abstractmethod
     def seconds(self, utterances: Sequence[Utterance], frames: int) -> float:
-        """The time that so many frames of these utterances stand for."""
+        """Return the time that so many frames of these utterances stand for."""
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
-        """The source in decode.json: runs and their weights, or a file."""
+        """Return the source in decode.json: runs and their weights, or a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,8 @@ class Given(Source):
 def ensemble(
     exp: Path, recipe: Recipe, others: Sequence[tuple[Path, Recipe, float]], corpus: Corpus | None = None
 ) -> list[EnsembleMember]:
-    """The runs, checked to have the same tied states, with the features of `corpus`, or each with its own corpus's."""
+    """Return the runs, checked to have the same tied states, with the features of `corpus`, or each with its own
+    corpus's."""
     if any(not weight > 0.0 for *_, weight in others):
         raise UserError("Weights of runs must be above 0; leave out a run that is not to count.")
     members, total = [], 1.0 + sum(weight for *_, weight in others)
@@ -152,7 +153,7 @@ class _SameUnits:
 
 
 def words_said(member: EnsembleMember, own: Corpus, corpus: Corpus) -> str:
-    """A sentence on whose words and language model are used, where that is not plain."""
+    """Return a sentence on whose words and language model are used, where that is not plain."""
     changed = member.model.input.changes(own) if member.model.input is not None else ""
     if changed:
         changed += "The graph is made of what is there now. "
@@ -164,7 +165,7 @@ def words_said(member: EnsembleMember, own: Corpus, corpus: Corpus) -> str:
 def mean_of(
     members: Sequence[EnsembleMember], utterances: Sequence[Utterance]
 ) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The weighted mean of all runs' log-likelihoods (T, S)."""
+    """Yield the weighted mean of all runs' log-likelihoods (T, S)."""
     for utterance in utterances:
         result: NDArray[np.float32] | None = None
         for member in members:

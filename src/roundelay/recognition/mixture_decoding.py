@@ -66,7 +66,7 @@ class MixtureDecoder:
     progress: Progress
 
     def settings(self, scores: MixtureScores, known: Search | None) -> Search:
-        """The search as it is best on dev; `known` where that has been found before."""
+        """Return the search as it is best on dev; `known` where that has been found before."""
         if known is not None:
             return known
         return chosen_settings(self.run, scores, self.corpus, self.config, self.progress)[0]
@@ -110,12 +110,12 @@ def mixture_decoder(
 
 
 def splits_to_decode(corpus: Corpus, known: bool) -> list[str]:
-    """Splits whose words are to be found: all but the training split, or all where its words are not `known`."""
+    """Return splits whose words are to be found: all but the training split, or all where its words are not `known`."""
     return [split for split in corpus.splits if split != TRAIN or not known]
 
 
 def settings_told(search: Search) -> dict[str, float]:
-    """Settings of a search as adaptation.json keeps them."""
+    """Return settings of a search as adaptation.json keeps them."""
     return {
         "scale": search.scale,
         "word_cost": search.word_cost or 0.0,
@@ -125,5 +125,5 @@ def settings_told(search: Search) -> dict[str, float]:
 
 
 def settings_kept(told: Mapping[str, float]) -> Search:
-    """The search with the settings that `settings_told` gave."""
+    """Return the search with the settings that `settings_told` gave."""
     return Search(told["scale"], told["beam"], int(told["max_active"]), told["word_cost"])

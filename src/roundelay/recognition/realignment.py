@@ -77,7 +77,7 @@ def realign_with(
 
 
 def averaged(scores: Sequence[Float32]) -> Float32:
-    """The mean of log-likelihoods (T, S) of several networks."""
+    """Return the mean of log-likelihoods (T, S) of several networks."""
     total = scores[0].copy()
     for other in scores[1:]:
         total += other
@@ -90,5 +90,5 @@ def _scores(model: AcousticModel, store: FeatureStore, utterance: str) -> Float3
 
 
 def _digest(path: Path) -> str:
-    """Tells a model from the one that another training leaves in the same place."""
+    """Return a digest that tells a model from the one that another training leaves in the same place."""
     return hashlib.blake2b(path.read_bytes(), digest_size=6).hexdigest()

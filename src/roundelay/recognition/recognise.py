@@ -155,7 +155,7 @@ def _sources(
     corpora: tuple[Corpus, Corpus, Corpus],
     scores: Path | None,
 ) -> tuple[Source, Source, str]:
-    """Source that is decoded, source that settings are chosen on, and a remark on the words.
+    """Return the source that is decoded, the source that settings are chosen on, and a remark on the words.
 
     Args:
         runs: a run, its recipe, and others beside it.
@@ -172,7 +172,7 @@ def _sources(
 
 
 def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, folder: Path) -> Recognised | None:
-    """A split that an interrupted decoding of the same has finished; None where its files are not whole."""
+    """Return a split that an interrupted decoding of the same has finished; None where its files are not whole."""
     written = written_split(folder, corpus, split)
     if written is None:
         return None
@@ -194,8 +194,8 @@ def _again(graph: SearchedGraph, corpus: Corpus, split: str, options: Search, fo
 
 
 def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCounts | None:
-    """Errors of the units that were read off, against those of the transcripts; None where columns are no units of a
-    model trained here. Utterances that cannot be written in units do not count."""
+    """Return errors of the units that were read off, against those of the transcripts; None where columns are no units
+    of a model trained here. Utterances that cannot be written in units do not count."""
     if not isinstance(columns, UnitsAndBlank) or columns.pieces is None:
         return None
     if corpus.unlabelled:
@@ -208,7 +208,7 @@ def _unit_errors(found: Recognised, columns: Columns, corpus: Corpus) -> ErrorCo
 
 
 def _tunes(corpus: Corpus) -> bool:
-    """True if settings of a search can be chosen on a corpus: it has a split for that, with transcripts."""
+    """Return True if settings of a search can be chosen on a corpus: it has a split for that, with transcripts."""
     return TUNING_SPLIT in corpus.splits and has_words(TUNING_SPLIT, corpus.splits[TUNING_SPLIT])
 
 
@@ -355,7 +355,7 @@ def _write(
 
 
 def _of_units(found: Recognised) -> dict[str, float | int]:
-    """Errors of units, where columns are units."""
+    """Return errors of units, where columns are units."""
     if found.unit_errors is None:
         return {}
     errors = found.unit_errors
@@ -363,7 +363,7 @@ def _of_units(found: Recognised) -> dict[str, float | int]:
 
 
 def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, float | str]:
-    """Facts of rescoring, where there was any."""
+    """Return facts of rescoring, where there was any."""
     if not config.rescored:
         return {}
     return {
@@ -374,7 +374,7 @@ def _rescoring(found: Recognised, batch: Batch, config: Decoding) -> dict[str, f
 
 
 def _shown(search: Search) -> dict[str, float]:
-    """The settings that dev may choose."""
+    """Return the settings that dev may choose."""
     return {
         "acoustic_scale": search.scale,
         "word_cost": search.word_cost or 0.0,
@@ -384,7 +384,7 @@ def _shown(search: Search) -> dict[str, float]:
 
 
 def _write_details(folder: Path, batch: Batch, utterances: Sequence[Utterance], config: Decoding) -> None:
-    """n-best lists, lattices and times; what an earlier decoding left and this one was not asked for goes."""
+    """Write n-best lists, lattices and times; remove those of an earlier decoding that this one was not asked for."""
     for name in ("nbest.txt", "lattices.txt.gz", "hyp.ctm"):
         (folder / name).unlink(missing_ok=True)
     if config.nbest:

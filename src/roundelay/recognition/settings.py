@@ -26,8 +26,8 @@ def chosen_settings(
     columns: Columns | None = None,
     kept: UnfinishedDecoding | None = None,
 ) -> tuple[Search, Mapping[Search, Tried]]:
-    """The search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that. A
-    search without a graph has no settings. `columns` say what the search sees of log-likelihoods; None: all as it is.
+    """Return the search with what the recipe fixes, and the rest as it is best on dev; and all that was tried for that.
+    A search without a graph has no settings. `columns` say what the search sees of log-likelihoods; None: all as it is.
     What was tried is `kept`.
     """
     if not isinstance(run, Decoders):
@@ -74,8 +74,8 @@ def chosen_settings(
 
 
 def at_edges(search: Search, tried: Collection[Search], config: Decoding, columns: Columns) -> list[str]:
-    """Sentences on settings that are the lowest or the highest of those that were tried for them, beyond which a better
-    one may lie. The narrowest beam is none of these: it is as good as the wider ones."""
+    """Return sentences on settings that are the lowest or the highest of those that were tried for them, beyond which a
+    better one may lie. The narrowest beam is none of these: it is as good as the wider ones."""
     grids: list[tuple[str, float | None, set[float], str]] = [
         ("acoustic scale", search.scale, {one.scale for one in tried}, "scales"),
         ("word cost", search.word_cost, set(config.word_costs), "word_costs"),
@@ -106,8 +106,8 @@ def with_blank_cost(
     progress: Progress,
     kept: UnfinishedDecoding | None = None,
 ) -> tuple[SearchedGraph, Search, Mapping[Search, Tried]]:
-    """`chosen_settings`, and before all others the cost of a blank where the recipe has several: that with the fewest
-    errors at its best settings, of equally good ones the lowest. The graph has it in its columns.
+    """Return `chosen_settings`, and before all others the cost of a blank where the recipe has several: that with the
+    fewest errors at its best settings, of equally good ones the lowest. The graph has it in its columns.
 
     Raises:
         UserError: costs of a blank are to be chosen, and nothing else is.

@@ -78,7 +78,7 @@ class UnfinishedDecoding:
         self._write()
 
     def done(self) -> None:
-        """Everything is decoded."""
+        """Remove the file: everything is decoded."""
         self.path.unlink(missing_ok=True)
 
     def _write(self) -> None:

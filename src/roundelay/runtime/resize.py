@@ -1,4 +1,6 @@
-"""The state of L learners as a state of M: for a run that goes on with another number of them.
+"""From the learners that were saved to those that go on: as they were, more or fewer, or under another strategy.
+
+The same learners under the same strategy go on bit for bit. Else:
 
     row          the model to evaluate, on every learner: the centre, or the mean of the holders' rows (by their masses,
                  where the strategy weighs rows)
@@ -8,33 +10,107 @@
     steps        the largest, on every learner: whatever is drawn by step number goes on, and nothing is drawn twice
     versions     the largest of the rows', so that they only grow; the centre's stays
 
+Under another strategy, or one that remembers something else by its options, what the optimizer remembers is such a mean
+too. All that is a strategy's begins as in a new training: the centre with the model, its memory and masses with zeros,
+steps, by which strategies know that they begin, and versions with 0.
+
 Legend: P parameters, L learners before, M learners after.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import shares_of
+from roundelay.algorithms.averaging import some_weight
 from roundelay.runtime.base import Cluster, ClusterState, of_centre
+from roundelay.strategies.base import Strategy
 
 
-def resized(state: ClusterState, holders: Sequence[int], learners: int, weighed: bool = False) -> ClusterState:
-    """`state`, of L learners of whom `holders` hold models, as a state of `learners`; `weighed`: rows have masses."""
-    before = len(state.vectors["row"])
-    centre = state.vectors.get("centre")
-    vectors = {}
-    for name, value in state.vectors.items():
-        if of_centre(name):
-            vectors[name] = value
-        else:
-            one = _mean(value) if name != "row" else _model(state, holders, weighed) if centre is None else centre[0]
-            vectors[name] = one.expand(learners, *one.shape).clone()
-    integers = {
-        name: [max(numbers[:before])] * learners + numbers[before:]  # behind the learners' may come the centre's
-        for name, numbers in state.integers.items()
-    }
+@dataclass(frozen=True)
+class TrainedBy:
+    """The strategy of learners that were saved, as far as it matters to those that go on.
+
+    Attributes:
+        memory: names of vectors that it remembers.
+        holders: ranks whose rows are models.
+        weighed: rows have masses.
+        centre: there is one.
+    """
+
+    strategy: str
+    memory: Sequence[str]
+    holders: Sequence[int]
+    weighed: bool = False
+    centre: bool = False
+
+    @classmethod
+    def of(cls, strategy: Strategy, ranks: Iterable[int]) -> Self:
+        """Describe the strategy of learners `ranks`."""
+        centre = strategy.traits.model == "centre"
+        return cls(strategy.name, strategy.memory, strategy.holders(tuple(ranks)), strategy.weighed, centre)
+
+    @classmethod
+    def from_json(cls, meta: Mapping[str, Any]) -> Self:
+        """Read it among the plain values of a save.
+
+        Raises:
+            KeyError: it is not there.
+        """
+        known = {name: meta[name] for name in ("weighed", "centre") if name in meta}
+        return cls(meta["strategy"], meta["memory"], meta["holders"], **known)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {**vars(self), "memory": list(self.memory), "holders": list(self.holders)}
+
+    def remembered_by(self, strategy: Strategy) -> bool:
+        """Return True if `strategy` can go on with what this one remembers."""
+        return self.strategy == strategy.name and sorted(self.memory) == sorted(strategy.memory)
+
+    def become(self, strategy: Strategy, models: str, optimizers: str) -> str:
+        """Say what learners begin with, under `strategy`, that do not go on as they were.
+
+        Args:
+            models: those that the model is the mean of, where it is no centre ("3 models").
+            optimizers: whatever else they begin with of the state of optimizers; empty: nothing.
+        """
+        model, kept = "the centre" if self.centre else f"the mean of {models}", self.remembered_by(strategy)
+        parts = [model, optimizers]
+        if kept and self.memory:
+            parts.append(f"the mean over learners of what {self.strategy} remembers ({', '.join(self.memory)})")
+        what = f"every learner begins with {' and '.join(filter(None, parts))}"
+        if kept:
+            return what
+        dropped = f" (its {', '.join(self.memory)} dropped)" if self.memory else ""
+        return f"{self.strategy}{dropped} goes on as {strategy.label}, which begins anew: {what}"
+
+
+def gone_on_with(state: ClusterState, cluster: Cluster, trained: TrainedBy) -> ClusterState:
+    """`state`, of L learners trained by that strategy, as that of the M learners of `cluster`."""
+    had, rows, learners = state.vectors, state.vectors["row"], cluster.learners
+    kept, before = trained.remembered_by(cluster.strategy), len(rows)
+    if kept and before == learners:
+        return state
+    goes_on = {*had} if kept else {*had} & {*cluster.optimizer.memory}
+    nothing, model = torch.zeros_like(rows[0]), model_of(state, trained.holders, trained.weighed)
+    each = {name: mean(had[name]) if name in goes_on else nothing for name in cluster.memory} | {"row": model}
+    if cluster.scalars:
+        each["scalars"] = numbers = torch.zeros(cluster.scalars, dtype=torch.float64)
+        known = mean(had["scalars"]) if "scalars" in had else numbers
+        count = len(known) if kept and len(known) == len(numbers) else len(cluster.optimizer.scalars)
+        numbers[:count] = known[:count]
+    vectors = {name: one.expand(learners, *one.shape).clone() for name, one in each.items()}
+    if cluster.centre:
+        vectors |= dict.fromkeys(cluster.centre_vectors.values(), nothing[None]) | {"centre": model[None].clone()}
+    vectors |= {name: had[name] for name in goes_on if of_centre(name)}
+    integers = {"steps": [0] * learners, "versions": [0] * (learners + cluster.centre)}
+    if kept:  # behind the learners' may come the centre's
+        now = state.integers.items()
+        integers = {name: [max(numbers[:before])] * learners + numbers[before:] for name, numbers in now}
     return ClusterState(vectors, integers, state.virtual_ns)
 
 
@@ -47,26 +123,37 @@ def begun_at(state: ClusterState, x: Tensor) -> ClusterState:
     return ClusterState(vectors, state.integers, state.virtual_ns)
 
 
-def beginning_after(before: int, cluster: Cluster) -> str:
-    """A sentence on the state that the learners of `cluster` begin with, where there were `before` of them."""
-    model = "the centre" if cluster.centre else f"the mean of {before} models"
-    what = f"every learner begins with {model}"
-    if cluster.memory:
-        what += f" and the mean over learners of what they remember ({', '.join(cluster.memory)})"
-    return f"{what}; the schedule, the rounds of the epoch and the place in it stay"
+def model_of(state: ClusterState, holders: Sequence[int], weighed: bool = False) -> Tensor:
+    """The model (P,) to evaluate: the centre, or the mean of the rows of `holders`, by their masses if `weighed`."""
+    if "centre" in state.vectors:
+        return state.vectors["centre"][0]
+    masses = state.vectors["scalars"][list(holders), -1].tolist() if weighed else [1.0] * len(holders)
+    return mean(state.vectors["row"][list(holders)], some_weight(masses))
 
 
-def _model(state: ClusterState, holders: Sequence[int], weighed: bool) -> Tensor:
-    rows = state.vectors["row"][list(holders)]
-    if not weighed:
-        return _mean(rows)
-    shares = shares_of(state.vectors["scalars"][list(holders), -1].tolist())
-    return _mean(rows.double() * (torch.tensor(shares, dtype=torch.float64) * len(holders))[:, None]).to(rows.dtype)
+def mean(vectors: Iterable[Tensor], weights: Iterable[float] = itertools.repeat(1.0)) -> Tensor:
+    """The mean (P,) of vectors (P,) by weights, not all 0: see `RunningMean`."""
+    found = RunningMean()
+    for vector, weight in zip(vectors, weights, strict=False):
+        found.add(vector, weight)
+    return found.value
 
 
-def _mean(vectors: Tensor) -> Tensor:
-    """The mean (P,) of (L, P), summed in float64: the mean of equal vectors is that vector."""
-    total = torch.zeros(vectors.shape[1:], dtype=torch.float64)
-    for vector in vectors:
-        total += vector
-    return (total / len(vectors)).to(vectors.dtype)
+class RunningMean:
+    """A mean of vectors that need not be there at the same time, in float64: that of equal vectors is that vector."""
+
+    def __init__(self) -> None:
+        self._sum, self._weight = torch.empty(0), 0.0
+        self._kind = torch.float32
+
+    def add(self, vector: Tensor, weight: float = 1.0) -> None:
+        """Count one, (P,), by its weight, 0 or more."""
+        if weight:
+            self._kind = vector.dtype
+            self._sum = self._sum.add_(vector, alpha=weight) if self._weight else vector.double() * weight
+            self._weight += weight
+
+    @property
+    def value(self) -> Tensor:
+        """The mean (P,)."""
+        return (self._sum / self._weight).to(self._kind)

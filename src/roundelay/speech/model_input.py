@@ -42,7 +42,7 @@ class ModelInput:
 
     @classmethod
     def of(cls, corpus: Corpus, store: FeatureStore) -> "ModelInput":
-        """The input of a corpus and the features a model is trained on."""
+        """Return the input of a corpus and the features a model is trained on."""
         return cls(
             store.sampling_rate,
             store.frame_shift,
@@ -56,7 +56,8 @@ class ModelInput:
         )
 
     def changes(self, corpus: Corpus) -> str:
-        """Differences of lexicon and training transcripts from those the model was trained on; or an empty text."""
+        """Return differences of lexicon and training transcripts from those the model was trained on; or an empty
+        text."""
         found = []
         if _digest([corpus.lexicon.to_text()]) != self.lexicon:
             found.append(f"the lexicon ({self.words:,} words then, {len(corpus.lexicon.words):,} now)")
@@ -68,7 +69,7 @@ class ModelInput:
 
 
 def filterbanks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The options of the filterbanks in a store's configuration; none where features were given."""
+    """Return the options of the filterbanks in a store's configuration; none where features were given."""
     if "num_bins" in config:  # stores of version 1 had one filterbank, and its options only
         return [dict(config)]
     parts = config.get("parts", ())
@@ -76,7 +77,8 @@ def filterbanks(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def makers(config: Mapping[str, Any]) -> dict[str, str]:
-    """The identity of the models that made a part, by its name, as a store's configuration has it; where it has one."""
+    """Return the identity of the models that made a part, by its name, as a store's configuration has it; where it has
+    one."""
     parts = [part for part in config.get("parts", ()) if isinstance(part, Mapping)]
     return {str(part.get("name")): str(part["made_by"]) for part in parts if part.get("made_by")}
 
@@ -84,8 +86,8 @@ def makers(config: Mapping[str, Any]) -> dict[str, str]:
 def features_for(
     corpus: Corpus, parts: Sequence[StoredPart], known: ModelInput | None, model: str, splits: Sequence[str] = ()
 ) -> FeatureStore:
-    """The features of a corpus that a model understands: those in use, or, where the corpus was given others since,
-    those the model was trained on, if they are still there.
+    """Return the features of a corpus that a model understands: those in use, or, where the corpus was given others
+    since, those the model was trained on, if they are still there.
 
     Args:
         parts: the columns the model was trained on; one called `features` where it knows their number only.
@@ -130,7 +132,7 @@ def refuse(
 
 
 def mismatches(store: FeatureStore, parts: Sequence[StoredPart], known: ModelInput | None) -> list[str]:
-    """Every way in which features differ from those that a model was trained on."""
+    """Return every way in which features differ from those that a model was trained on."""
     found = []
     if known is not None and store.sampling_rate != known.sampling_rate:
         found.append(f"audio at {store.sampling_rate:,} Hz, the model's at {known.sampling_rate:,} Hz")

@@ -69,7 +69,7 @@ class Corpus:
 
     @property
     def held_out(self) -> list[str]:
-        """Splits that are recognised where nobody names them: all but the training split."""
+        """Splits that are recognised where none are named: all but the training split."""
         return [name for name in self.splits if self.unlabelled or name != TRAIN]
 
     def features(self) -> FeatureStore:
@@ -87,8 +87,8 @@ class Corpus:
         return store
 
     def transcripts(self, split: str) -> list[str]:
-        """Transcripts of a split, each once: copies of an utterance say nothing new. Those of absent
-        shards are among them.
+        """Return transcripts of a split, each once: copies of an utterance say nothing new. Those of absent shards are
+        among them.
 
         Raises:
             UserError: the corpus is unlabelled.
@@ -116,7 +116,7 @@ class Corpus:
         return dataclasses.replace(self.lexicon, pronunciations={**self.lexicon.pronunciations, **self.held_out_words})
 
     def alignable(self, split: str) -> list[Utterance]:
-        """The utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
+        """Return the utterances of a split with transcripts that fit `alignment_lexicon`; score against `splits`.
 
         Words missing from the lexicon were dealt with in the training split by `prepare`; in the others, by the same
         policy, here: the transcripts that are scored keep them.
@@ -137,7 +137,7 @@ class CorpusSummary:
 
 
 def read_summary(folder: Path) -> CorpusSummary:
-    """The summary of a prepared corpus, all files held to their checksums.
+    """Return the summary of a prepared corpus, all files held to their checksums.
 
     Raises:
         UserError: the folder is not one, or one of its files is missing or broken.
@@ -279,7 +279,7 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]], unlabelled: bool = F
 
 
 def has_words(split: str, utterances: Sequence[Utterance]) -> bool:
-    """True if all utterances of a split have transcripts, False if none has.
+    """Return True if all utterances of a split have transcripts, False if none has.
 
     Raises:
         UserError: some have, and others not.
@@ -294,7 +294,7 @@ def has_words(split: str, utterances: Sequence[Utterance]) -> bool:
 
 
 def numbers(utterances: Sequence[Utterance]) -> dict[str, float]:
-    """Size of a split: utterances, hours, speakers, words."""
+    """Return the size of a split: utterances, hours, speakers, words."""
     return {
         "utterances": len(utterances),
         "hours": round(sum(u.duration / u.speed for u in utterances) / 3600, 4),

@@ -41,7 +41,8 @@ class AcousticModel:
     units: UnitSet | None = None  # None: columns are tied states
 
     def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
-        """The features of these splits of a corpus (none: of all) that this model, of the run `exp`, understands.
+        """Return the features of these splits of a corpus (none: of all) that this model, of the run `exp`,
+        understands.
 
         Raises:
             UserError: they differ from those it was trained on: in sampling rate, frames or columns.
@@ -76,7 +77,7 @@ def check_trained(exp: Path) -> None:
 
 
 def load_model(exp: Path) -> AcousticModel:
-    """The model a run left in its directory.
+    """Return the model a run left in its directory.
 
     Raises:
         UserError: training has not finished, or the files do not belong together.

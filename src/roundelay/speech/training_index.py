@@ -58,7 +58,7 @@ class TrainingIndex:
 
     @classmethod
     def make(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """The index of a corpus and its alignment, both read whole and held to their checksums.
+        """Return the index of a corpus and its alignment, both read whole and held to their checksums.
 
         Raises:
             UserError: one of them is missing or broken.
@@ -73,7 +73,7 @@ class TrainingIndex:
 
     @classmethod
     def open(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """The index that is there, or a new one where there is none, or one of other files.
+        """Return the index that is there, or a new one where there is none, or one of other files.
 
         Raises:
             UserError: corpus or alignment is missing or broken.
@@ -95,7 +95,7 @@ class TrainingIndex:
 
 
 def is_in_shards(corpus: Path) -> bool:
-    """Are the training features of a prepared corpus in shards, some of which may be on other hosts?"""
+    """Return True if the training features of a prepared corpus are in shards, some of which may be on other hosts?"""
     if not (corpus / CORPUS).is_file():
         return False
     features = str(read_sums(corpus / CORPUS, "Run `roundelay prepare` again.")[0].get("features"))
@@ -103,7 +103,7 @@ def is_in_shards(corpus: Path) -> bool:
 
 
 def _made_from(corpus: Path, alignment: Path) -> list[Any]:
-    """Size and time of change of all files that an index depends on."""
+    """Return the size and time of change of all files that an index depends on."""
     if not (corpus / CORPUS).is_file() or not (alignment / SUMMARY).is_file():
         return []
     features = corpus / str(read_sums(corpus / CORPUS, "Run `roundelay prepare` again.")[0].get("features"))
@@ -115,7 +115,7 @@ def _made_from(corpus: Path, alignment: Path) -> list[Any]:
 
 @contextmanager
 def _locked(folder: Path, how: int) -> Iterator[None]:
-    """Nobody writes the index meanwhile, or nobody else reads it."""
+    """Lock the index against writers meanwhile, or against readers too."""
     folder.mkdir(exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -155,12 +155,13 @@ def _write(folder: Path, made_from: list[Any], index: TrainingIndex) -> None:
 
 
 def mapped(path: Path) -> NDArray[Any]:
-    """The array in a file as a plain one: an element of numpy's class of mapped arrays takes a microsecond more."""
+    """Return the array in a file as a plain one: an element of numpy's class of mapped arrays takes a microsecond
+    more."""
     return np.asarray(map_array(path))
 
 
 def _read(folder: Path, wanted: list[Any], corpus: Path, alignment: Path) -> TrainingIndex | None:
-    """The index in a folder, unless it is of other files, or damaged."""
+    """Return the index in a folder, unless it is of other files, or damaged."""
     if not wanted or not (folder / META).is_file():
         return None
     try:

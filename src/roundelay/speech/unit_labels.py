@@ -14,7 +14,7 @@ from roundelay.speech.units.base import UnitsConfig, UnitSet
 
 
 def units_of(config: UnitsConfig, corpus: Corpus) -> UnitSet:
-    """The units of a corpus: the same for equal lexica and training transcripts.
+    """Return the units of a corpus: the same for equal lexica and training transcripts.
 
     Raises:
         UserError: a transcript has a character that is reserved.
@@ -25,7 +25,7 @@ def units_of(config: UnitsConfig, corpus: Corpus) -> UnitSet:
 def label_splits(
     corpus: Corpus, store: FeatureStore, units: UnitSet, subsampling: int
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
-    """The utterances of every split with their labels, and those that are left out, with reasons.
+    """Return the utterances of every split with their labels, and those that are left out, with reasons.
 
     Args:
         subsampling: frames that one row of scores stands for.
@@ -51,12 +51,12 @@ def label_splits(
 
 
 def rows_needed(units: Sequence[str]) -> int:
-    """Rows of scores that a row of units needs at least: one each, and a blank between two of a kind."""
+    """Return rows of scores that a row of units needs at least: one each, and a blank between two of a kind."""
     return len(units) + sum(one == following for one, following in pairwise(units))
 
 
 def _unfit(utterance: Utterance, written: Sequence[str] | None, rows: int) -> str:
-    """The reason to leave an utterance out; none: it fits."""
+    """Return the reason to leave an utterance out; none: it fits."""
     if written is None:
         return f"a word of `{utterance.text[:60]}` cannot be written in the units"
     if (needed := rows_needed(written)) > rows:

@@ -12,7 +12,7 @@ from roundelay.speech.audio.recordings import recordings_below, unique_names
 LISTS = frozenset({".txt", ".lst", ".list", ".scp"})
 STANDARD_INPUT = "-"
 MOST_BYTES = 8 << 30
-"""Of standard input."""
+"""Most bytes that are read from standard input."""
 
 
 @final
@@ -37,7 +37,7 @@ class Recording:
 
 
 def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> list[Recording]:
-    """All recordings that are named, in order, each once.
+    """Return all recordings that are named, in order, each once.
 
     A folder stands for the recordings below it, sorted; a list (.txt, .lst, .list, .scp) for those it names, a line
     each, `PATH` or `ID PATH`, relative to the list. Files that do not exist stay, to be complained of by name later.
@@ -65,7 +65,7 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
 
 
 def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:
-    """`path`, with all that comes from a stream.
+    """Return `path`, with all that comes from a stream.
 
     Raises:
         UserError: nothing comes, or more than `most` bytes.

@@ -64,7 +64,7 @@ class TranscriptFolder:
         self._done = self._read()
 
     def whole(self, recording: Recording) -> list[KeptText] | None:
-        """The transcripts of a recording, if all are there as they were written and it has not changed since."""
+        """Return the transcripts of a recording, if all are there as they were written and it has not changed since."""
         line = self._done.get(recording.name)
         try:
             if line is None or line["recording"] != _identity(recording.path):

@@ -73,15 +73,15 @@ class Listening(Protocol):
 
     @property
     def sample_rate(self) -> int:
-        """Of the samples it takes, Hz."""
+        """Rate of the samples it takes, Hz."""
         ...
 
     def push(self, samples: Samples) -> Iterable[Update]:
-        """Updates with these samples (N,)."""
+        """Return updates with these samples (N,)."""
         ...
 
     def finish(self) -> Iterable[Update]:
-        """Updates with what is left: nothing follows."""
+        """Return updates with what is left: nothing follows."""
         ...
 
 
@@ -102,7 +102,7 @@ class Latencies:
     unsure: int = 0
 
     def report(self) -> list[str]:
-        """Sentences for people."""
+        """Return sentences for people."""
         if not self.final:
             return ["nothing was said."]
         lines = [
@@ -122,7 +122,7 @@ def _mean_and_most(seconds: Sequence[float]) -> str:
 
 
 def delays(model: Model) -> str:
-    """A sentence on how far words so far are behind the audio, or why they are not found as it comes."""
+    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes."""
     if needing := _whole_only(model):
         return (
             f"{needing} of the whole utterance: words so far are found from its beginning, each time it has grown by a "
@@ -133,7 +133,8 @@ def delays(model: Model) -> str:
 
 
 def _whole_only(model: Model) -> str:
-    """Subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing does."""
+    """Return subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing
+    does."""
     if names := whole_only(model):
         return f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} the end"
     return "rescoring needs the end" if model.packed.rescored else ""
@@ -141,7 +142,7 @@ def _whole_only(model: Model) -> str:
 
 @final
 class Live:
-    """Recognises what comes, of one speaker.
+    """Recogniser of the speech of one speaker as it comes.
 
     Args:
         model: a packed model.
@@ -164,7 +165,7 @@ class Live:
         self._growing = _Growing(model)
 
     def push(self, samples: Samples) -> Iterator[Update]:
-        """Updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
+        """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
         self._waiting = np.concatenate([self._waiting, samples])
         step = round(EVERY * self._rate)
         while len(self._waiting) >= step:
@@ -173,7 +174,7 @@ class Live:
             yield from self._heard(last=False)
 
     def finish(self) -> Iterator[Update]:
-        """Updates with what is left: nothing follows."""
+        """Yield updates with what is left: nothing follows."""
         self._take(self._waiting)
         self._waiting = self._waiting[:0]
         yield from self._heard(last=True)
@@ -209,14 +210,14 @@ class Live:
             yield self._final(*ends)
 
     def _spans(self) -> list[Span]:
-        """Speech that is held, in frames of the whole stream."""
+        """Return speech that is held, in frames of the whole stream."""
         earlier = self._activity.first
         found = [(a + earlier, b + earlier) for a, b in self._activity.spans()]
         begin = self._held_first if self._start is None else self._start
         return [(max(a, begin), b) for a, b in found if b > begin]
 
     def _end(self, spans: Sequence[Span], last: bool) -> tuple[int, int] | None:
-        """The end of the utterance and of the speech in it, if it has ended."""
+        """Return the end of the utterance and of the speech in it, if it has ended."""
         assert self._start is not None
         utterances = joined(spans, self._frames(self._cutting.pause))
         spoken = utterances[0][1] if utterances else self._start
@@ -283,7 +284,7 @@ def updates(
     channel: int = 0,
     latencies: Latencies | None = None,
 ) -> Iterator[Update]:
-    """Updates from a sound that is open, block by block.
+    """Yield updates from a sound that is open, block by block.
 
     Args:
         channel: from 1; 0 for the mean of all.
@@ -296,7 +297,7 @@ def updates(
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
-    """Updates from a sound that is open, block by block.
+    """Yield updates from a sound that is open, block by block.
 
     Args:
         channel: from 1; 0 for the mean of all.
@@ -328,14 +329,14 @@ class _Growing:
         self.begin()
 
     def begin(self) -> None:
-        """A new utterance."""
+        """Begin a new utterance."""
         self._search: GrowingSearch | None = None
         self._scores: GrowingScores | None = None
         self._known_frames = self._done = 0
         self._found: list[str] = []
 
     def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
-        """The words so far of all samples (N,) of the utterance so far, after utterances `past`."""
+        """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`."""
         frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
         if frames >= (2 if self._as_it_comes else _GROWTH) * self._known_frames:
             features = self._model.features(samples)

@@ -40,7 +40,7 @@ class CallResult:
     real_time_factor: float = 0.0
 
     def report(self, recordings: int) -> list[str]:
-        """Lines for people: what is amiss, how much was done and how fast, what failed."""
+        """Return lines for people: what is amiss, how much was done and how fast, what failed."""
         lines = [*self.notes[:5], *([f"... and {len(self.notes) - 5} more"] if len(self.notes) > 5 else [])]
         done = f"{counted(recordings, 'recording')}"
         done += f", {self.kept} of them transcribed before" if self.kept else ""
@@ -94,7 +94,7 @@ def transcribe_all(
 
 
 def _shown(one: Finished, name: str, *, several: bool) -> str:
-    """The transcripts of a recording, one after the other; text says whose it is where there are several."""
+    """Return the transcripts of a recording, one after the other; text says whose it is where there are several."""
     if name in ALONE and len(one.transcripts) > 1:
         channels = ", ".join(str(transcript.channel) for transcript in one.transcripts)
         raise UserError(
@@ -109,7 +109,7 @@ def _shown(one: Finished, name: str, *, several: bool) -> str:
 def _pending(
     recordings: Sequence[Recording], folder: TranscriptFolder, speaker: SpeakerIs, result: CallResult
 ) -> list[Recording]:
-    """Recordings that are not in the folder; with all others whose speech is normalised together with theirs."""
+    """Return recordings that are not in the folder; with all others whose speech is normalised together with theirs."""
 
     def group(recording: Recording) -> str:
         return {"file": recording.name, "folder": str(recording.path.parent), "all": ""}[speaker]
@@ -124,7 +124,7 @@ def _pending(
 
 
 def options_of(options: Options, name: str) -> dict[str, object]:
-    """Settings that decide what is in a transcript, beside the model, for `TranscriptFolder`."""
+    """Return settings that decide what is in a transcript, beside the model, for `TranscriptFolder`."""
     cutting = options.cutting
     return {
         "channel": options.channel,

@@ -26,7 +26,7 @@ _MANY = 20
 def references(
     path: Path, names: Collection[str], clean: Cleaner | None = None, changes: Counter[Change] | None = None
 ) -> dict[str, list[str]]:
-    """Words said, by name of the transcript, in capitals.
+    """Return words said, by name of the transcript, in capitals.
 
     A .trn file has `words (name)`, where a speaker may stand before the name; any other file `name words`, as Kaldi's
     `text`. Of one recording alone the file may hold nothing but its words.
@@ -75,7 +75,7 @@ def check_reference(path: Path, recordings: Collection[str]) -> None:
 
 
 def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
-    """The words of a file, by the names in it."""
+    """Return the words of a file, by the names in it."""
     if (instead := _NO_REFERENCES.get(path.suffix.lower())) is not None:
         raise UserError(f"--ref {path}: trn, or lines of `NAME words` are read here; {instead}.")
     if path.suffix == ".trn":
@@ -104,7 +104,8 @@ def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
 
 
 def _are_names(firsts: Sequence[str]) -> bool:
-    """True if the first words of lines look like names of recordings: with digits or lines in them, or in order."""
+    """Return True if the first words of lines look like names of recordings: with digits or lines in them, or in
+    order."""
     alike = sum(bool(_LIKE_AN_ID.fullmatch(first)) for first in firsts)
     return 2 * alike > len(firsts) or (len(firsts) >= _SORTED and list(firsts) == sorted(firsts))
 
@@ -114,13 +115,13 @@ def _has_channels(name: str, found: Collection[str]) -> bool:
 
 
 def _some(names: Collection[str]) -> str:
-    """A few of the names."""
+    """Return a few of the names."""
     shown = list(names)[:3]
     return ", ".join(shown) + (f" and {len(names) - len(shown)} more" if len(names) > len(shown) else "")
 
 
 def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | None:
-    """The name with a speaker, or a folder, in front."""
+    """Return the name with a speaker, or a folder, in front."""
     last = name.rpartition("/")[2]
     keys = [key for key in found if key == last or key.endswith((f"-{last}", f"_{last}"))]
     if len(keys) > 1:

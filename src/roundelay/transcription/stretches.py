@@ -48,7 +48,7 @@ class Stretches:
         self.samples = 0  # given so far
 
     def push(self, samples: Samples) -> Iterator[list[CutPiece]]:
-        """The stretches that end with these samples (N,)."""
+        """Yield the stretches that end with these samples (N,)."""
         step = self._rate * 10  # a block may be longer than a stretch
         for begin in range(0, len(samples), step):
             block = samples[begin : begin + step]
@@ -59,7 +59,7 @@ class Stretches:
                 yield pieces
 
     def finish(self) -> list[CutPiece]:
-        """The pieces that are left. A short recording in which anybody speaks is left as it is."""
+        """Return the pieces that are left. A short recording in which anybody speaks is left as it is."""
         short = self.samples <= min(self._cutting.whole, self._cutting.longest) * self._rate
         if self._activity.first > 0 or not short:
             return self._cut(last=True)
@@ -88,5 +88,5 @@ class Stretches:
         return pieces
 
     def _at(self, frame: int) -> int:
-        """The first sample of a frame."""
+        """Return the first sample of a frame."""
         return frame * self._rate // FRAMES_PER_SECOND

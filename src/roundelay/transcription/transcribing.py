@@ -45,7 +45,7 @@ class Recogniser(Protocol):
 
     @property
     def sample_rate(self) -> int:
-        """Of the samples it takes, Hz."""
+        """Rate of the samples it takes, Hz."""
         ...
 
     def recognise_many(
@@ -56,7 +56,7 @@ class Recogniser(Protocol):
         times: bool = True,
         narrow: Container[str] = (),
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
-        """The words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
+        """Yield the words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
         recorded at a lower rate, grows meanwhile."""
         ...
 
@@ -179,7 +179,7 @@ class Transcriber:
         return self.processor_seconds / max(self.heard, 1e-9)
 
     def run(self, recordings: Sequence[Recording], progress: Progress | None = None) -> Iterator[Finished]:
-        """Each recording, as soon as it and all before it are done. One that cannot be used stops no other."""
+        """Yield each recording, as soon as it and all before it are done. One that cannot be used stops no other."""
         progress, begun = progress or Silent(), _processor_seconds()
         known = total_seconds(recordings)
         progress.start("transcribing", len(recordings) if known is None else round(known))
@@ -220,7 +220,7 @@ class Transcriber:
     def _units(
         self, recordings: Sequence[Recording], sent: deque[list[_Part]], narrow: set[str]
     ) -> Iterator[tuple[str, Sequence[Samples]]]:
-        """Pieces that are normalised together; what they are goes to `sent`."""
+        """Yield pieces that are normalised together; what they are goes to `sent`."""
         for number, parts in enumerate(self._together(recordings)):
             sent.append(parts)
             if any(part.of.narrow for part in parts):
@@ -248,7 +248,7 @@ class Transcriber:
         yield from groups.values()
 
     def _read(self, here: _Underway) -> Iterator[tuple[int, list[CutPiece]]]:
-        """The pieces of a recording, by channel from 1, a stretch at a time."""
+        """Yield the pieces of a recording, by channel from 1, a stretch at a time."""
         rate = self._model.sample_rate
         try:
             with open_sound(here.recording.path) as sound:
@@ -279,7 +279,7 @@ class Transcriber:
         here.read = True
 
     def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:
-        """The samples of every block, by channel from 1, of the channels that are wanted."""
+        """Yield the samples of every block, by channel from 1, of the channels that are wanted."""
         wanted, alike = self._options.channel, None
         if wanted is not None and wanted > sound.channels:
             raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {wanted}")
@@ -299,7 +299,7 @@ class Transcriber:
 
 
 def total_seconds(recordings: Sequence[Recording]) -> float | None:
-    """Length of all recordings, as far as their headers say; None where one does not."""
+    """Return the length of all recordings, as far as their headers say; None where one does not."""
     total = 0.0
     for recording in recordings:
         try:
@@ -313,13 +313,13 @@ def total_seconds(recordings: Sequence[Recording]) -> float | None:
 
 
 def _alike(block: Samples) -> bool:
-    """True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
+    """Return True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
     mean = block.mean(1, keepdims=True)
     loud = float(np.sqrt(np.mean(np.square(mean))))
     return loud > 0 and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
 
 
 def _processor_seconds() -> float:
-    """Processor time of this process and of those it has started and that have ended."""
+    """Return processor time of this process and of those it has started and that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)

@@ -14,7 +14,7 @@ UNSURE = "fit too many word strings to tell how sure the words are: they have no
 
 
 def without_confidences(timed: Sequence[TimedWord]) -> bool:
-    """True if words have times, and no confidence."""
+    """Return True if words have times, and no confidence."""
     return any(word.confidence is None for word in timed)
 
 
@@ -64,8 +64,8 @@ class ChannelTranscript:
 
 
 def placed(words: Sequence[str], timed: Sequence[TimedWord], start: float, end: float) -> Segment:
-    """A segment of words whose times, if they have any, count from its beginning; words without times share it evenly,
-    and have no confidence."""
+    """Return a segment of words whose times, if they have any, count from its beginning; words without times share it
+    evenly, and have no confidence."""
     if len(timed) == len(words):
         return Segment(start, end, tuple(dataclasses.replace(word, start=start + word.start) for word in timed))
     edges = np.linspace(start, end, len(words) + 1).tolist()

@@ -61,12 +61,13 @@ class Seen:
 
 
 def takes_chunks(module: AcousticNetwork) -> bool:
-    """True if a network sees no more than a window around a frame, and so may be fed an utterance piece by piece."""
+    """Return True if a network sees no more than a window around a frame, and so may be fed an utterance piece by
+    piece."""
     return isinstance(module, FrameNetwork)
 
 
 def reach_of(module: AcousticNetwork) -> int:
-    """Frames that a network looks at on each side of a frame, LSTMs and convolutions apart."""
+    """Return frames that a network looks at on each side of a frame, LSTMs and convolutions apart."""
     return module.reach if isinstance(module, SequenceNetwork) else module.frontend.config.reach
 
 
@@ -134,7 +135,7 @@ def _blstm(network: Network, module: Blstm, seen: Seen, prefix: str) -> str:
 
 
 def _lstm(network: Network, name: str, sources: Sequence[str], layer: tuple[Float64, Float64], step: int) -> str:
-    """One direction: `step` frames away lies what it remembers."""
+    """Return one direction: `step` frames away lies what it remembers."""
     weight, bias = layer
     cells = len(bias) // 4
     gates, nonlinearity, cell, hidden = f"{name}-gates", f"{name}-lstm", f"{name}-cells", f"{name}-hidden"
@@ -174,7 +175,7 @@ def _layer_norm(network: Network, name: str, source: str, norm: nn.LayerNorm) ->
 
 
 def _on_windows(weight: Float64, frontend: Frontend, seen: Seen) -> Float64:
-    """A first layer (H, what the front end gives) as one of windows of the features that are seen, (H, W F)."""
+    """Return a first layer (H, what the front end gives) as one of windows of the features that are seen, (H, W F)."""
     matrix, spread = _values(frontend.matrix), _values(frontend.scale)
     orders, features = spread.shape
     every = np.zeros((len(weight), len(matrix) * features))
@@ -186,12 +187,12 @@ def _on_windows(weight: Float64, frontend: Frontend, seen: Seen) -> Float64:
 
 
 def _windows(reach: int) -> list[str]:
-    """Descriptors of the frames around a frame."""
+    """Return descriptors of the frames around a frame."""
     return [offset(INPUT, frame) for frame in range(-reach, reach + 1)]
 
 
 def _remembered(node: str, frames: int) -> str:
-    """A node so many frames away; zero where it lies beyond the utterance."""
+    """Return a node so many frames away; zero where it lies beyond the utterance."""
     return f"IfDefined({offset(node, frames)})"
 
 

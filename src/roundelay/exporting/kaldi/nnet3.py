@@ -20,7 +20,7 @@ Float64 = npt.NDArray[np.float64]
 
 LEARNING_RATE = 0.001
 RANKS, UPDATE_PERIOD, HISTORY, ALPHA = (20, 80), 4, 2000.0, 4.0
-"""Of the natural gradient, Kaldi's own."""
+"""Settings of the natural gradient, Kaldi's own."""
 SELF_REPAIR = (0.05, 0.05, 0.2, 0.05, 0.2, 1e-5, 1e-5, 1e-5, 1e-5, 1e-5)
 """Thresholds and scales of an LSTM's five nonlinearities in training, Kaldi's own."""
 
@@ -68,17 +68,17 @@ class Network:
 
 
 def appended(*sources: str) -> str:
-    """Descriptor of several side by side."""
+    """Return the descriptor of several side by side."""
     return f"Append({', '.join(sources)})" if len(sources) > 1 else sources[0]
 
 
 def offset(source: str, frames: int) -> str:
-    """Descriptor of a node so many frames later."""
+    """Return the descriptor of a node so many frames later."""
     return f"Offset({source}, {frames})" if frames else source
 
 
 def affine(weight: Real, bias: Real) -> bytes:
-    """A layer W x + b, (O, I) and (O,)."""
+    """Return a layer W x + b, (O, I) and (O,)."""
     out = _opened("NaturalGradientAffineComponent")
     _rate(out)
     _matrix(out, "<LinearParams>", weight)
@@ -97,7 +97,7 @@ def affine(weight: Real, bias: Real) -> bytes:
 
 
 def fixed(weight: Real, bias: Real) -> bytes:
-    """A layer W x + b that training leaves as it is."""
+    """Return a layer W x + b that training leaves as it is."""
     out = _opened("FixedAffineComponent")
     _matrix(out, "<LinearParams>", weight)
     out.token("<BiasParams>")
@@ -106,22 +106,22 @@ def fixed(weight: Real, bias: Real) -> bytes:
 
 
 def relu(width: int) -> bytes:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     return _nonlinear("RectifiedLinearComponent", width)
 
 
 def same(width: int) -> bytes:
-    """x: gives a sum of nodes a name."""
+    """Return x: gives a sum of nodes a name."""
     return _nonlinear("NoOpComponent", width)
 
 
 def log_softmax(width: int) -> bytes:
-    """Logarithms of probabilities."""
+    """Return logarithms of probabilities."""
     return _nonlinear("LogSoftmaxComponent", width)
 
 
 def normalised(width: int, rms: float) -> bytes:
-    """x, scaled so that the root of its mean square is `rms`."""
+    """Return x, scaled so that the root of its mean square is `rms`."""
     out = _opened("NormalizeComponent")
     out.token("<InputDim>")
     out.integer(width)
@@ -133,8 +133,8 @@ def normalised(width: int, rms: float) -> bytes:
 
 
 def lstm(cells: int) -> bytes:
-    """Gates to cells and outputs, (5 C) -> (2 C): of (input, forget, candidate, output gate, cells before) the cells
-    and outputs now; without peepholes."""
+    """Return gates to cells and outputs, (5 C) -> (2 C): of (input, forget, candidate, output gate, cells before) the
+    cells and outputs now; without peepholes."""
     out = _opened("LstmNonlinearityComponent")
     _rate(out)
     _matrix(out, "<Params>", np.zeros((3, cells)))
@@ -150,7 +150,7 @@ def lstm(cells: int) -> bytes:
 
 
 def _nonlinear(kind: str, width: int) -> bytes:
-    """A nonlinearity whose statistics are empty."""
+    """Return a nonlinearity whose statistics are empty."""
     out = _opened(kind)
     out.token("<Dim>")
     out.integer(width)

@@ -137,7 +137,7 @@ def _refuse_units(model: AcousticModel, folder: Path) -> None:
 
 
 def _network(models: Sequence[AcousticModel], packed: PackedModel, folder: Path, scales: Sequence[Float64]) -> Network:
-    """All networks of a packed model as one, whose output is the weighted sum of theirs."""
+    """Return all networks of a packed model as one, whose output is the weighted sum of theirs."""
     network = Network()
     network.takes(INPUT, len(scales[0]))
     outputs, reach = [], max(reach_of(model.module) for model in models)
@@ -249,7 +249,8 @@ def option_lines(options: Mapping[str, object]) -> str:
 
 
 def global_statistics(mean: Sequence[float], std: Sequence[float]) -> str:
-    """Statistics of the average speaker as Kaldi has them: sums and number of frames, sums of squares and nothing."""
+    """Return statistics of the average speaker as Kaldi has them: sums and number of frames, sums of squares and
+    nothing."""
     sums = GLOBAL_FRAMES * np.array(mean)
     squares = GLOBAL_FRAMES * (np.square(std) + np.square(mean))
     rows = [[*sums.tolist(), GLOBAL_FRAMES], [*squares.tolist(), 0]]
@@ -286,6 +287,6 @@ def symbols(names: Sequence[str]) -> str:
 
 
 def _boundaries(phones: Sequence[str]) -> str:
-    """Places in words of phones, a number and a place a line."""
+    """Return places in words of phones, a number and a place a line."""
     places = ["nonword" if number == SILENCE else PLACES[phone[-2:]] for number, phone in enumerate(phones, 1)]
     return "".join(f"{number} {place}\n" for number, place in enumerate(places, 1))

@@ -5,7 +5,7 @@ The learner's side is surroundings.py, the other is hosts/.
 Legend: P parameters, L learners.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,10 +45,15 @@ class BetweenHosts(View):
     let_in: Integers = table(L)  # The number of its last return that it may train after
 
 
+def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:
+    """Return the rank in whose place the model lies that learners have in common after a meeting, on a host with the
+    ranks `here`: where the mean of a group elsewhere would lie, which nobody on this host takes."""
+    return next(rank for rank in everybody if rank not in here)
+
+
 def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
-    """The place (P,) of the model that learners have in common, after a meeting: where the mean of a group elsewhere
-    would lie, which nobody on this host takes."""
-    return arena.vector("mean", next(rank for rank in range(arena.layout.learners) if rank not in here))
+    """That model (P,)."""
+    return arena.vector("mean", place_of_model(range(arena.layout.learners), here))
 
 
 def take_mean(out: Tensor, rows: Sequence[Tensor], shares: Sequence[float] | None) -> None:

@@ -15,10 +15,11 @@ from typing import final
 
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.entering import Entrance
-from roundelay.runtime.attached.membership import CLOSED, Attendance, breathes
+from roundelay.runtime.attached.membership import CLOSED, Attendance
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.launch.local_rendezvous import close_all, peer_user, receive_fact, returning_name, send_fact
 from roundelay.runtime.launch.world import World
+from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.memory.arena import Arena
 
 RETURN_LOOK_SECONDS = 0.1

@@ -1,15 +1,10 @@
 """Membership without a parent: the learners that somebody else has started, and who of them lives.
 
 Every learner holds a lock on a byte of its own for as long as it lives. The kernel frees it when the process dies,
-however it dies, so whoever waits for somebody need only look whether that byte is still locked.
-
-An open file description, and with it its locks, is inherited by forked children (those of a data loader, say), which
-may outlive the learner. So children close it at once.
+however it dies, so whoever waits for somebody need only look whether that byte is still locked (`DeathWatch`).
 """
 
-import fcntl
 import os
-import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
@@ -18,15 +13,13 @@ from dataclasses import dataclass
 from roundelay.runtime.attached.meetings import Meetings, MeetingTables
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
+from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
-from roundelay.runtime.procs.memory.locks import FLOCK, ByteLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
-DEATH_CHECK_SECONDS = 0.1
-"""Interval at which a learner that waits looks whether the others live."""
 DIED, CLOSED, ENDED, FAILED, HOST_LOST = range(5)
 """Manners in which a learner leaves."""
 MANNERS = {
@@ -55,23 +48,6 @@ class Attendance(View):
     """The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
 
 
-def _life_byte(arena: Arena, rank: int) -> int:
-    return arena.layout.rows + 1 + rank  # behind the locks of rows and queue
-
-
-def life_lock(arena: Arena, rank: int, patience: Patience) -> ByteLock:
-    """Held by learner `rank` for as long as it lives. For a learner of another host, the process that speaks to that
-    host holds it, and says by `alive` alone whether the learner lives."""
-    return ByteLock(arena.descriptor, _life_byte(arena, rank), f"the life of learner {rank}", patience)
-
-
-def breathes(arena: Arena, rank: int) -> bool:
-    """Does anybody but this process hold the lock of that life?"""
-    question = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _life_byte(arena, rank), 1, 0)
-    answer = fcntl.fcntl(arena.descriptor, fcntl.F_OFD_GETLK, question)
-    return int(struct.unpack(FLOCK, answer)[0]) != fcntl.F_UNLCK
-
-
 class Membership:
     """One learner's view of who lives. The table `alive` is what everybody acts on; whoever sees a death first writes
     it there.
@@ -87,8 +63,7 @@ class Membership:
         self._ending, self._bell = arena.view(Attendance).ending, bell_of_session(arena)
         self._rung = self._bell.hung
         self.meetings = Meetings(arena.view(MeetingTables), rank)
-        self._life = life_lock(arena, rank, patience)
-        self._next_look = 0.0
+        self._life, self._watch = life_lock(arena, rank, patience), DeathWatch(arena, reap)
         self.advice = ""
         """A way to go on without a dead learner, for whoever needed it, if there is one."""
         _here.add(self)
@@ -161,7 +136,7 @@ class Membership:
     @property
     def living(self) -> tuple[int, ...]:
         """Ranks that live, as far as anybody has noticed."""
-        return tuple(rank for rank in range(self._arena.layout.learners) if self._alive[rank])
+        return tuple(self._liveness.living())
 
     def lowest(self) -> bool:
         """Is this learner the lowest of those that live?"""
@@ -169,17 +144,7 @@ class Membership:
 
     def look(self, closely: bool = False) -> None:
         """Notice deaths; unless `closely`, not more often than every DEATH_CHECK_SECONDS."""
-        now = time.monotonic()
-        if now < self._next_look and not closely:
-            return
-        self._next_look = now + DEATH_CHECK_SECONDS
-        for rank in self.living:
-            if rank != self.rank and not breathes(self._arena, rank):
-                lock = self._arena.queue_lock
-                with lock:
-                    if self._alive[rank]:
-                        self._liveness.mark([rank], False)
-                        self._reap(rank)
+        self._watch.look([rank for rank in range(self._arena.layout.learners) if rank != self.rank], closely)
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
         """At the start: until all of `ranks` have entered. `look_outside` may know that somebody will not.

@@ -6,37 +6,23 @@ by the first one's process.
 Legend: L learners.
 """
 
-import time
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from roundelay.core.errors import UserError
-from roundelay.core.live import (
-    ENDED_WELL,
-    INTERRUPTED,
-    RUN_FAILED,
-    TRAINING,
-    HostSeen,
-    Live,
-    LostSeen,
-    whoami,
-    write_live,
-)
+from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED, MANNERS, Attendance
-from roundelay.runtime.clocks import unix_clock
+from roundelay.runtime.base import Glance, Lost, wall_clock
 from roundelay.runtime.launch.world import LIVE
+from roundelay.runtime.live import LiveFile
 from roundelay.runtime.procs.cluster_rows import glanced_distance
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
-WRITTEN_SECONDS = 5.0
-"""Interval at which it is written while nothing but numbers change."""
 YET_TO_COME = "nobody has taken its place yet"
 LIVE_LOOK_SECONDS = 1.0
 """Interval at which it is looked whether somebody was lost, or has come."""
@@ -76,30 +62,19 @@ class SessionLive(BetweenSteps):
         writes: Callable[[], bool],
         hosts: Callable[[], Sequence[HostSeen]] = tuple,
     ) -> None:
-        self._folder, self._arena, self._strategy = Path(folder), arena, strategy
-        self._writes, self._hosts = writes, hosts
+        self._arena, self._strategy, self._writes, self._hosts = arena, strategy, writes, hosts
         learners = arena.layout.learners
-        self._label = f"{strategy.label}, {learners} learner{'s' * (learners > 1)}"
-        now = time.monotonic()
-        self._next_look, self._written = now, now - WRITTEN_SECONDS
-        self._told: object = None  # who lives, as was written last
-        self._before: tuple[float, NDArray[np.int64]] | None = None  # when it was written, and steps (L,)
-        self._stepped = np.full(learners, now)  # when each has taken a step last, as far as was seen
-        self._steps = np.zeros(learners, np.int64)
+        self._file = LiveFile(
+            Path(folder), learners, label=f"{strategy.label}, {learners} learner{'s' * (learners > 1)}"
+        )
+        self._next_look = wall_clock()
 
     def look(self) -> None:
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + LIVE_LOOK_SECONDS
-        steps = self._arena.optimizer.steps.copy()
-        self._stepped[steps != self._steps] = now
-        self._steps = steps
-        hosts = list(self._hosts())
-        told = self._arena.liveness.alive.tolist(), [host.alive for host in hosts]
-        if self._writes() and (told != self._told or now - self._written >= WRITTEN_SECONDS):
-            self._told = told
-            self._write(now, TRAINING, hosts)
+        now = wall_clock()
+        if now >= self._next_look:
+            self._next_look = now + LIVE_LOOK_SECONDS
+            if self._writes():
+                self._file.look(self._glance())
 
     def close(self, manner: int) -> None:
         others = self._arena.liveness.alive.any()
@@ -109,37 +84,26 @@ class SessionLive(BetweenSteps):
 
     def end(self, doing: str, why: str = "") -> None:
         """The session has ended, in one of the words of core/live.py."""
-        self._steps = self._arena.optimizer.steps.copy()
-        self._write(time.monotonic(), doing, list(self._hosts()), why)
+        self._file.look(self._glance())
+        self._file.end(doing, why)
 
-    def _write(self, now: float, doing: str, hosts: list[HostSeen], why: str = "") -> None:
-        speed = np.zeros(len(self._steps))
-        if self._before is not None:
-            then, before = self._before
-            speed = (self._steps - before) / max(now - then, 1e-9)
-        self._before, self._written = (now, self._steps), now
+    def _glance(self) -> Glance:
         arena, counts = self._arena, self._arena.counts
-        there = [rank for rank in range(arena.layout.learners) if self._is_there(rank)]
-        hosts = [replace(host, alive=host.alive or set(host.ranks) <= set(there)) for host in hosts]
-        aged = int(counts.staleness.sum())
-        live = Live(
-            written_at=unix_clock(),
-            **whoami(),
-            doing=doing,
-            why=why,
-            learners=arena.layout.learners,
-            staleness=float(counts.stale_sum.sum()) / aged if aged else None,
-            frames_per_second=round(float(speed.sum()), 3),
-            consensus_distance=self._distance(there, hosts),
+        there = tuple(rank for rank in range(arena.layout.learners) if self._is_there(rank))
+        hosts = [replace(host, alive=host.alive or set(host.ranks) <= set(there)) for host in self._hosts()]
+        steps, aged = arena.optimizer.steps.tolist(), int(counts.staleness.sum())
+        return Glance(
+            frames=0,
+            loss=math.nan,
+            staleness=float(counts.stale_sum.sum()) / aged if aged else math.nan,
+            learners_alive=len(there),
             living=there,
-            learner_speed=[round(float(one), 3) for one in speed],
-            learner_idle_s=[round(float(one), 3) for one in now - self._stepped],
+            learner_frames=tuple(steps),
             lost=self._lost(there),
-            hosts=hosts,
-            label=self._label,
-            steps=int(self._steps.sum()),
+            consensus_distance=self._distance(there, hosts),
+            hosts=tuple(hosts),
+            steps=sum(steps),
         )
-        write_live(self._folder, live)
 
     def _distance(self, living: Sequence[int], hosts: Sequence[HostSeen]) -> float | None:
         """Consensus distance over some of the parameters, where all rows are here and each learner has its own."""
@@ -148,11 +112,11 @@ class SessionLive(BetweenSteps):
         holders = self._strategy.holders(tuple(living))
         return glanced_distance([self._arena.vector("row", rank) for rank in holders])
 
-    def _lost(self, living: Sequence[int]) -> list[LostSeen]:
+    def _lost(self, living: Sequence[int]) -> tuple[Lost, ...]:
         gone = [rank for rank in range(self._arena.layout.learners) if rank not in living]
         attendance = self._arena.view(Attendance)
         why = {rank: MANNERS[int(attendance.left[rank])] if attendance.met[rank] else YET_TO_COME for rank in gone}
-        return [LostSeen(rank=rank, reason=reason) for rank, reason in why.items()]
+        return tuple(Lost(rank, reason) for rank, reason in why.items())
 
     def _is_there(self, rank: int) -> bool:
         """Does it live, or has it come to its end?"""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from itertools import zip_longest
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from torch import Tensor
 
@@ -124,6 +124,7 @@ class HostTerms(HostOptions):
         agreed: a word for all of it: the recipe of a run, or the script that attaches.
         threads: torch threads of each learner; None: a fair share of the cores.
         on_gpus: learners of all hosts compute on GPUs.
+        silence: as `SessionHostOptions` has it.
     """
 
     patience_seconds: float = 300.0
@@ -132,6 +133,7 @@ class HostTerms(HostOptions):
     agreed: str = "recipe"
     threads: int | None = None
     on_gpus: bool = False
+    silence: Literal["majority", "dead"] = "majority"
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":

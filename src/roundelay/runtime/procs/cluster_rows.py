@@ -52,7 +52,7 @@ class ClusterRows:
 
     def living(self) -> list[int]:
         """Ranks whose learners take part, on all hosts."""
-        return [rank for rank in range(self._cluster.learners) if self._arena.liveness.alive[rank]]
+        return self._arena.liveness.living()
 
     def source(self, rank: int, living: Sequence[int]) -> int:
         """Of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""

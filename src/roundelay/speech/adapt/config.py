@@ -70,7 +70,7 @@ class AdaptConfig:
             raise UserError(f"{'; '.join(problems)}.")
 
     def deciding(self) -> dict[str, Any]:
-        """The fields that decide the result."""
+        """Return the fields that decide the result."""
         fields: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         del fields["workers"]
         return fields

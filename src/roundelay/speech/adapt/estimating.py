@@ -56,18 +56,18 @@ class Estimators:
     def transforms(
         self, of: StatisticsFiles, groups: Groups, rounds: int, least: float, progress: Progress, what: str
     ) -> dict[str, Estimate]:
-        """The transform of each group; `rounds` and `least` as of `fmllr.estimate`."""
+        """Return the transform of each group; `rounds` and `least` as of `fmllr.estimate`."""
         jobs = ((of, tuple(spans), rounds, least) for spans in groups.values())
         return self._each(_transform, jobs, groups, progress, what)
 
     def counts(
         self, of: StatisticsFiles, groups: Groups, progress: Progress, what: str
     ) -> dict[str, list[tuple[Float64, Float64]]]:
-        """n (M,) and sums (M, D) of each utterance of each group."""
+        """Return n (M,) and sums (M, D) of each utterance of each group."""
         return self._each(_counts, ((of, tuple(spans)) for spans in groups.values()), groups, progress, what)
 
     def alone(self, function: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """function(...) in one of the workers: with one thread, whatever this process has."""
+        """Run function(...) in one of the workers: with one thread, whatever this process has."""
         for found in self._workers.in_order(_call, [(function, arguments, named)]):
             return found
         raise AssertionError("one job, one result")

@@ -48,7 +48,7 @@ class Transform:
         return float(np.linalg.slogdet(self.matrix[:, :-1])[1])
 
     def __call__(self, frames: Float32) -> Float32:
-        """(T, D) -> (T, D)."""
+        """Return (T, D) -> (T, D)."""
         mapped: Float32 = (frames @ self.matrix[:, :-1].T + self.matrix[:, -1]).astype(np.float32)
         return mapped
 
@@ -62,7 +62,7 @@ class Sums:
     k: Float64
 
     def objective(self, matrix: Float64) -> float:
-        """Q of a transform's matrix (D, D + 1)."""
+        """Return Q of a transform's matrix (D, D + 1)."""
         quadratic = np.einsum("ij,ijk,ik->", matrix, self.G, matrix) - 2 * (matrix * self.k).sum()
         return float(self.beta * np.linalg.slogdet(matrix[:, :-1])[1] - 0.5 * quadratic)
 
@@ -83,7 +83,7 @@ class Estimate:
 
 
 def posteriors(mixtures: Mixtures, frames: Float32, pdf: int) -> tuple[Float64, Float64]:
-    """Posteriors of the components of a pdf (T, K), and log-likelihoods of the frames (T,)."""
+    """Return posteriors of the components of a pdf (T, K), and log-likelihoods of the frames (T,)."""
     own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
     means, variances = mixtures.means[own], mixtures.variances[own]
     offset = np.log(mixtures.weights[own]) - 0.5 * (np.log(2 * np.pi * variances) + means * means / variances).sum(1)
@@ -98,7 +98,8 @@ def posteriors(mixtures: Mixtures, frames: Float32, pdf: int) -> tuple[Float64, 
 def accumulate(
     mixtures: Mixtures, frames: Float32, pdfs: Ints, weights: Float64, transform: Transform
 ) -> tuple[Sums, float]:
-    """Statistics of a speaker's frames, and their weighted log-likelihood under a transform, log |det A| included.
+    """Return statistics of a speaker's frames, and their weighted log-likelihood under a transform, log |det A|
+    included.
 
     Args:
         frames: (T, D) as they are, without any transform.
@@ -131,7 +132,7 @@ def accumulate(
 
 
 def updated(sums: Sums, start: Transform, sweeps: int = SWEEPS) -> Transform:
-    """The transform after so many updates of every row, from `start`; Q falls in none of them."""
+    """Return the transform after so many updates of every row, from `start`; Q falls in none of them."""
     matrix = start.matrix.copy()
     inverse = np.linalg.inv(sums.G)
     for _ in range(sweeps):
@@ -155,7 +156,7 @@ def _row(p: Float64, inverse: Float64, k: Float64, beta: float) -> Float64:
 def estimate(
     mixtures: Mixtures, frames: Float32, pdfs: Ints, weights: Float64, *, rounds: int = 4, least: float = 200.0
 ) -> Estimate:
-    """A speaker's transform by rounds of EM, from the identity.
+    """Return a speaker's transform by rounds of EM, from the identity.
 
     Args:
         frames, pdfs, weights: as of `accumulate`.

@@ -42,12 +42,12 @@ LARGE = (f"{FMLLR}.ark", f"{IVECTOR}.ark")  # not read only to see whether they 
 
 
 def digest(values: Sequence[Any]) -> str:
-    """Equal for equal values only; whatever JSON can hold."""
+    """Return a text that is equal for equal values only; whatever JSON can hold."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def there_already(folder: Path, name: str, made_from: Mapping[str, Any]) -> bool:
-    """True if the folder holds models made from the same.
+    """Return True if the folder holds models made from the same.
 
     Args:
         name: MODELS or VECTORS.
@@ -90,7 +90,7 @@ def save_models(
 
 
 def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
-    """Models for transforms, and the pdfs (T,) of training frames, as `save_models` wrote them.
+    """Return models for transforms, and the pdfs (T,) of training frames, as `save_models` wrote them.
 
     Raises:
         UserError: it is missing or damaged.
@@ -125,7 +125,7 @@ def save_vectors(folder: Path, models: VectorModels, made_from: Mapping[str, Any
 
 
 def load_vectors(folder: Path) -> VectorModels:
-    """Models for vectors, as `save_vectors` wrote them.
+    """Return models for vectors, as `save_vectors` wrote them.
 
     Raises:
         UserError: it is missing or damaged.
@@ -141,7 +141,7 @@ def load_vectors(folder: Path) -> VectorModels:
 
 
 def identity(folder: Path, name: str) -> str:
-    """A digest that tells these models from all others: features by other models are other features."""
+    """Return a digest that tells these models from all others: features by other models are other features."""
     _, sums = read_sums(folder / name, f"Delete {folder} and run `roundelay adapt` again.")
     return digest([value for key, value in sorted(sums.items()) if key != _LABELS])
 

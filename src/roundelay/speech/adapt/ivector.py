@@ -43,7 +43,8 @@ class Counts:
 
 
 def counted(background: Mixtures, frames: Float32, weights: Float64) -> tuple[Float64, Float64]:
-    """n (M,) and sums of frames (M, D) of one utterance, scaled; `weights` (T,) are 0 for frames that do not count."""
+    """Return n (M,) and sums of frames (M, D) of one utterance, scaled; `weights` (T,) are 0 for frames that do not
+    count."""
     rows = weights > 0
     if not rows.any():
         return np.zeros(background.components), np.zeros(background.means.shape)
@@ -57,7 +58,7 @@ def counted(background: Mixtures, frames: Float32, weights: Float64) -> tuple[Fl
 
 
 def added(some: Sequence[tuple[Float64, Float64]]) -> tuple[Float64, Float64]:
-    """The counts of several utterances of one speaker together, bounded."""
+    """Return the counts of several utterances of one speaker together, bounded."""
     n, sums = sum(one for one, _ in some), sum(other for _, other in some)
     assert not isinstance(n, int)
     assert not isinstance(sums, int)
@@ -81,13 +82,13 @@ class Extractor:
 
     @classmethod
     def begun(cls, background: Mixtures, dimension: int, rng: np.random.Generator) -> "Extractor":
-        """Loadings drawn at random, a tenth of a standard deviation in all directions."""
+        """Return loadings drawn at random, a tenth of a standard deviation in all directions."""
         spread = np.sqrt(background.variances)[:, :, None]
         drawn = rng.standard_normal((*background.means.shape, dimension))
         return cls(background.means, background.variances, 0.1 * spread * drawn)
 
     def posterior(self, counts: Counts) -> tuple[Float64, Float64]:
-        """Mean (U, R) and covariance (U, R, R) of w, given the counts of utterances."""
+        """Return the mean (U, R) and covariance (U, R, R) of w, given the counts of utterances."""
         weighted = self.loadings / self.variances[:, :, None]  # V^-1 T
         components, _, size = weighted.shape
         products = np.einsum("cdr,cds->crs", weighted, self.loadings, optimize=True)
@@ -98,12 +99,12 @@ class Extractor:
         return np.einsum("urs,us->ur", covariance, linear), covariance
 
     def vectors(self, counts: Counts) -> Float64:
-        """The i-vectors (U, R)."""
+        """Return the i-vectors (U, R)."""
         return self.posterior(counts)[0]
 
     def log_evidence(self, counts: Counts) -> float:
-        """Log-likelihood of the counted frames with w integrated out, in nats, but for a constant that depends on the
-        frames and the variances alone."""
+        """Return log-likelihood of the counted frames with w integrated out, in nats, but for a constant that depends
+        on the frames and the variances alone."""
         mean, covariance = self.posterior(counts)
         centred = counts.sums - counts.n[:, :, None] * self.means
         linear = np.einsum("ucd,cdr->ur", centred, self.loadings / self.variances[:, :, None], optimize=True)
@@ -113,7 +114,7 @@ class Extractor:
         return float(without + 0.5 * (linear * mean).sum() + 0.5 * determinants.sum())
 
     def reestimated(self, counts: Counts) -> "Extractor":
-        """One round of EM, minimum divergence included."""
+        """Run one round of EM, minimum divergence included."""
         components, _, size = self.loadings.shape
         second = np.zeros((components, size * size))
         first = np.zeros((components, self.means.shape[1], size))

@@ -29,8 +29,8 @@ FRAMES_AT_ONCE = 100_000  # frames that are spliced together
 
 
 def spliced(frames: Float32, offsets: Ints, context: int, rows: Ints | None = None) -> Float32:
-    """Frames between their neighbours, earliest first: (T, C) -> (T, S), or only `rows` of it. The first and last frame
-    of an utterance stand for those beyond it; `offsets` are the utterances' first frames, and T."""
+    """Return frames between their neighbours, earliest first: (T, C) -> (T, S), or only `rows` of it. The first and
+    last frame of an utterance stand for those beyond it; `offsets` are the utterances' first frames, and T."""
     rows = np.arange(len(frames)) if rows is None else rows
     utterance = np.searchsorted(offsets, rows, side="right") - 1
     first, last = offsets[utterance], offsets[utterance + 1] - 1
@@ -39,7 +39,7 @@ def spliced(frames: Float32, offsets: Ints, context: int, rows: Ints | None = No
 
 
 def projected(frames: Float32, offsets: Ints, projection: Float64, context: int) -> Float32:
-    """(T, C) -> (T, D): spliced frames by a projection (D, S + 1), offset last; a few utterances at a time."""
+    """Return (T, C) -> (T, D): spliced frames by a projection (D, S + 1), offset last; a few utterances at a time."""
     result = np.empty((len(frames), len(projection)), np.float32)
     matrix, offset = projection[:, :-1].T.astype(np.float32), projection[:, -1].astype(np.float32)
     for begin in range(0, len(frames), FRAMES_AT_ONCE):
@@ -49,7 +49,7 @@ def projected(frames: Float32, offsets: Ints, projection: Float64, context: int)
 
 
 def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
-    """The projection (D, S + 1), its last column the offset: mean 0 and variance 1 within classes come out.
+    """Return the projection (D, S + 1), its last column the offset: mean 0 and variance 1 within classes come out.
 
     Args:
         frames: (T, S).
@@ -76,8 +76,8 @@ def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
 def semi_tied(
     mixtures: Mixtures, frames: Float32, pdfs: Ints, sweeps: int = MLLT_SWEEPS
 ) -> tuple[Float64, list[float]]:
-    """The matrix A (D, D) for frames (T, D) that an alignment gives to pdfs (T,), -1 for frames of none; and what it
-    maximises, a frame, before and after each sweep over its rows."""
+    """Return the matrix A (D, D) for frames (T, D) that an alignment gives to pdfs (T,), -1 for frames of none; and
+    what it maximises, a frame, before and after each sweep over its rows."""
     size = frames.shape[1]
     beta, G = 0.0, np.zeros((size, size, size))
     for pdf, rows in enumerate(rows_of(pdfs, mixtures.num_pdfs)):

@@ -54,12 +54,12 @@ class Models:
     adapted: Mixtures
 
     def frames(self, store: FeatureStore) -> Float32:
-        """(T, D): projected frames of all utterances, as transforms take them."""
+        """Return (T, D): projected frames of all utterances, as transforms take them."""
         return projected(static_cepstra(store), store.offsets, self.projection, self.context)
 
 
 def static_cepstra(store: FeatureStore) -> Float32:
-    """(T, C): cepstra, normalised by speaker, without their deltas."""
+    """Return (T, C): cepstra, normalised by speaker, without their deltas."""
     every = all_cepstra(store)
     return np.ascontiguousarray(every[:, : min(CEPSTRA, every.shape[1] // 3)])
 
@@ -102,7 +102,7 @@ class SpeakerTraining:
         return replace(self.how, tri_realign=(), mono_realign=())
 
     def _projection(self, place: Workplace, cepstra: Float32, offsets: npt.NDArray[np.int64]) -> Float64:
-        """LDA, and MLLT by mixtures that are trained on it and then forgotten."""
+        """Estimate LDA, and MLLT by mixtures that are trained on it and then forgotten."""
         config, folder, run = place.config, place.scratch, place.run
         rows = np.flatnonzero(self.labels.pdf >= 0)
         if len(rows) > PROJECTION_FRAMES:
@@ -124,7 +124,7 @@ class SpeakerTraining:
         return turn @ projection
 
     def _mixtures(self, place: Workplace, stage: str, frames: Float32, how: AlignConfig) -> Mixtures:
-        """Mixtures grown on these frames (T, D)."""
+        """Return mixtures grown on these frames (T, D)."""
         file = save_array(place.scratch / f"frames-{stage}.npy", frames)
         material = Material(self.task.spoken, self.lexicon, how.silence_probability, file)
         with aligners(material, place.config.workers) as run:

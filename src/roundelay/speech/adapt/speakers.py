@@ -35,7 +35,7 @@ class Workplace:
 
 
 def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) -> dict[str, list[tuple[int, int]]]:
-    """Spans of the utterances that belong together: of each speaker, or of each utterance by itself."""
+    """Return spans of the utterances that belong together: of each speaker, or of each utterance by itself."""
     groups: dict[str, list[tuple[int, int]]] = {}
     for utterance in utterances:
         name = utterance.speaker if unit == "speaker" else utterance.id
@@ -44,7 +44,7 @@ def grouped(utterances: Sequence[Utterance], store: FeatureStore, unit: Unit) ->
 
 
 def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
-    """(T,) 1 for frames of phones, `silence` for frames of silence, 0 for those without a pdf."""
+    """Return (T,) 1 for frames of phones, `silence` for frames of silence, 0 for those without a pdf."""
     quiet = np.unique(tying.table[:, SILENCE])
     weights = np.where(np.isin(pdfs, quiet[quiet >= 0]), silence, 1.0)
     weights[pdfs < 0] = 0.0
@@ -54,7 +54,7 @@ def speech_weights(pdfs: Ints, tying: Tying, silence: float) -> Float64:
 def speaker_transforms(
     place: Workplace, frames: Float32, labels: tuple[Mixtures, npt.NDArray[np.int32], Tying], groups: Groups, what: str
 ) -> dict[str, Estimate]:
-    """The transform of each group, from frames (T, D) as they are and the pdfs (T,) they belong to.
+    """Return the transform of each group, from frames (T, D) as they are and the pdfs (T,) they belong to.
 
     Args:
         labels: mixtures that the transformed frames shall fit, the pdf of every frame (-1: none), and their tying.
@@ -78,7 +78,7 @@ def speaker_transforms(
 
 
 def transformed(frames: Float32, *some: tuple[Groups, Mapping[str, Estimate]]) -> Float32:
-    """(T, D): every group's frames by its transform; a copy, in which frames of no group stay."""
+    """Return (T, D): every group's frames by its transform; a copy, in which frames of no group stay."""
     result = frames.copy()
     for groups, found in some:
         for name, spans in groups.items():

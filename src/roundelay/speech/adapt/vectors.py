@@ -45,7 +45,7 @@ class VectorModels:
     extractor: Extractor
 
     def vectors(self, place: Workplace, store: FeatureStore, weights: Float64, groups: Groups) -> dict[str, Float32]:
-        """The vector (R,) of each group; the zero vector where there is no speech.
+        """Return the vector (R,) of each group; the zero vector where there is no speech.
 
         Args:
             weights: (T,) 1 for frames of speech, 0 for others.
@@ -61,7 +61,7 @@ class VectorModels:
 
 
 def raw_cepstra(store: FeatureStore) -> Float32:
-    """(T, C): cepstra of the first filterbank as they are.
+    """Return (T, C): cepstra of the first filterbank as they are.
 
     Raises:
         UserError: the store has no filterbank.
@@ -72,7 +72,8 @@ def raw_cepstra(store: FeatureStore) -> Float32:
 
 
 def scaled_cepstra(store: FeatureStore, mean: Float64, std: Float64) -> Float32:
-    """(T, 3 C): cepstra less `mean` over `std`, their deltas, and the deltas of those, utterance by utterance."""
+    """Return (T, 3 C): cepstra less `mean` over `std`, their deltas, and the deltas of those, utterance by
+    utterance."""
     plain = ((raw_cepstra(store) - mean) / std).astype(np.float32)
     width = plain.shape[1]
     result = np.empty((len(plain), 3 * width), np.float32)
@@ -118,7 +119,7 @@ def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utter
 
 
 def _background(place: Workplace, frames: Float32, rows: npt.NDArray[np.int64]) -> Mixtures:
-    """One mixture of the frames in `rows`, grown by doubling."""
+    """Return one mixture of the frames in `rows`, grown by doubling."""
     config = place.config
     if len(rows) > BACKGROUND_FRAMES:
         rows = np.sort(stream(config.seed, "ivector", "frames").choice(rows, BACKGROUND_FRAMES, replace=False))

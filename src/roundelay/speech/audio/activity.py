@@ -66,7 +66,7 @@ class Cutting:
 
 @final
 class Activity:
-    """Finds speech in a signal that comes block by block.
+    """Detector of speech in a signal that comes block by block.
 
     Args:
         rate: of the samples, Hz.
@@ -85,13 +85,13 @@ class Activity:
         self.first = 0
 
     def push(self, samples: Samples) -> None:
-        """Samples (N,) that come next."""
+        """Take the samples (N,) that come next."""
         self._rough.append(self._energies.push(samples))
         if self._silero is not None:
             self._silero.push(samples)
 
     def __len__(self) -> int:
-        """Frames that are remembered."""
+        """Return frames that are remembered."""
         return sum(map(len, self._rough))
 
     @property
@@ -101,13 +101,13 @@ class Activity:
         return smoothed(self._rough[0])
 
     def spans(self) -> list[Span]:
-        """Stretches of speech in these frames, without hangover."""
+        """Return stretches of speech in these frames, without hangover."""
         if self._silero is None:
             return speech_spans(self.level)
         return likely_spans(self._silero.frames(self.first, self.first + len(self)))
 
     def anybody(self) -> bool:
-        """False if nobody can be speaking in these frames.
+        """Return False if nobody can be speaking in these frames.
 
         Speech that was cut out closely has no silence to be told from: a short recording only has to vary as no steady
         noise does, and what words there are is told from noise later.
@@ -142,7 +142,7 @@ class Energies:
         self._waiting: Samples = np.zeros(0, np.float32)
 
     def push(self, samples: Samples) -> Decibels:
-        """(T,) dB of the frames that end in these samples (N,)."""
+        """Return (T,) dB of the frames that end in these samples (N,)."""
         if not len(samples):
             return np.zeros(0, np.float32)
         emphasised = samples - np.float32(_PREEMPHASIS) * np.append(self._before, samples[:-1])
@@ -162,7 +162,7 @@ class Energies:
 
 
 def smoothed(energies: Decibels) -> Decibels:
-    """(T,) means over the frames around each."""
+    """Return (T,) means over the frames around each."""
     if len(energies) < _SMOOTH:
         return energies
     padded = np.pad(energies, _SMOOTH // 2, mode="edge")
@@ -171,8 +171,8 @@ def smoothed(energies: Decibels) -> Decibels:
 
 
 def thresholds(level: Decibels) -> tuple[float, float]:
-    """Levels (dB) above which speech begins and below which it ends, where these frames (T,) are all that is known;
-    infinite where nothing stands out of the noise."""
+    """Return levels (dB) above which speech begins and below which it ends, where these frames (T,) are all that is
+    known; infinite where nothing stands out of the noise."""
     floor, speech = np.quantile(level, [_FLOOR, _SPEECH])
     if speech - floor < LEAST_RANGE:
         return np.inf, np.inf
@@ -183,7 +183,7 @@ def thresholds(level: Decibels) -> tuple[float, float]:
 
 
 def speech_spans(level: Decibels) -> list[Span]:
-    """The stretches of speech in a recording's smoothed energies (T,), without hangover, in order."""
+    """Return the stretches of speech in a recording's smoothed energies (T,), without hangover, in order."""
     on, off = np.empty(len(level)), np.empty(len(level))
     for first in range(0, len(level), FRAMES_PER_SECOND):
         last = first + FRAMES_PER_SECOND
@@ -194,13 +194,13 @@ def speech_spans(level: Decibels) -> list[Span]:
 
 
 def likely_spans(chances: npt.NDArray[np.float32]) -> list[Span]:
-    """The stretches of speech where a detector gives its chance for each frame (T,)."""
+    """Return the stretches of speech where a detector gives its chance for each frame (T,)."""
     spans = [span for span in _runs(chances >= _UNLIKELY) if (chances[slice(*span)] >= _LIKELY).any()]
     return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
 
 
 def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> list[Span]:
-    """Pieces of a recording: all its speech, in order, none longer than `longest`; cuts lie in silence.
+    """Return pieces of a recording: all its speech, in order, none longer than `longest`; cuts lie in silence.
 
     A piece has the silence around it that `margin` says, so what is left out lies between two pauses.
 
@@ -226,7 +226,7 @@ def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> l
 
 
 def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -> int:
-    """The best frame from `first` to `last`, exclusive, to cut before."""
+    """Return the best frame from `first` to `last`, exclusive, to cut before."""
     silences = [(max(a[1], first), min(b[0], last)) for a, b in pairwise(spans) if a[1] < last and b[0] > first]
     if widest := max((b - a for a, b in silences), default=0):
         return next((a + b) // 2 for a, b in silences if b - a == widest)
@@ -235,13 +235,13 @@ def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -
 
 
 def _runs(mask: npt.NDArray[np.bool_]) -> list[Span]:
-    """Stretches of frames for which it is true."""
+    """Return stretches of frames for which it is true."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 
 
 def joined(spans: Sequence[Span], gap: int) -> list[Span]:
-    """Spans with those together that lie less than `gap` frames apart."""
+    """Return spans with those together that lie less than `gap` frames apart."""
     result: list[Span] = []
     for first, last in spans:
         if result and first - result[-1][1] < gap:
@@ -252,7 +252,7 @@ def joined(spans: Sequence[Span], gap: int) -> list[Span]:
 
 
 def _with_margins(spans: Sequence[Span], margin: int, frames: int) -> list[Span]:
-    """Spans that reach `margin` frames further on both sides, or half-way to their neighbours."""
+    """Return spans that reach `margin` frames further on both sides, or half-way to their neighbours."""
     if not spans:
         return []
     edges = [0, *((a[1] + b[0]) // 2 for a, b in pairwise(spans)), frames]

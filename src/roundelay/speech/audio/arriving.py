@@ -23,12 +23,12 @@ class Pipe(Protocol):
     """A stream of bytes, as `sys.stdin.buffer` is."""
 
     def read1(self, size: int, /) -> bytes:
-        """The bytes that are there, at most so many; waits where there are none; empty at the end."""
+        """Return the bytes that are there, at most so many; waits where there are none; empty at the end."""
         ...
 
 
 def arriving(pipe: Pipe, rate: int | None) -> Sound:
-    """Sound from a pipe: WAV of 16-bit integers or 32-bit floats.
+    """Return the sound from a pipe: WAV of 16-bit integers or 32-bit floats.
 
     Args:
         rate: Hz, of bare 16-bit samples of one channel, which have no header; None: there is one.

@@ -16,15 +16,15 @@ _PNG_GREY = 0
 
 
 def flac(samples: Samples, rate: int) -> bytes:
-    """Samples, (N,) between -1 and 1, as a FLAC file of 16 bits."""
+    """Return samples, (N,) between -1 and 1, as a FLAC file of 16 bits."""
     file = io.BytesIO()
     soundfile.write(file, np.clip(samples, -1, 1), rate, format="FLAC", subtype="PCM_16")
     return file.getvalue()
 
 
 def spectrogram_png(samples: Samples, rate: int, height: int = 160, most_columns: int = 1200) -> bytes:
-    """The spectrogram as a PNG: time to the right over its whole width, frequency upwards from 0 to half the rate,
-    darker for louder, white 55 dB below the loudest point."""
+    """Return the spectrogram as a PNG: time to the right over its whole width, frequency upwards from 0 to half the
+    rate, darker for louder, white 55 dB below the loudest point."""
     window, shift = round(_WINDOW_S * rate), max(1, round(_SHIFT_S * rate))
     shift = max(shift, len(samples) // most_columns)
     padded = np.pad(samples.astype(np.float64), (0, max(0, window - len(samples))))
@@ -38,7 +38,7 @@ def spectrogram_png(samples: Samples, rate: int, height: int = 160, most_columns
 
 
 def _png(grey: npt.NDArray[np.uint8]) -> bytes:
-    """A picture of grey levels, (H, W), by the PNG specification (W3C, third edition)."""
+    """Return a picture of grey levels, (H, W), by the PNG specification (W3C, third edition)."""
     height, width = grey.shape
     lines = np.concatenate([np.zeros((height, 1), np.uint8), grey], axis=1).tobytes()  # filter 0 before each line
     head = struct.pack(">IIBBBBB", width, height, 8, _PNG_GREY, 0, 0, 0)

@@ -111,7 +111,7 @@ class _Refused(Exception):
 def _run(
     shell: str, command: str, root: Path, output: BinaryIO, pipes: Pipes, running: set[subprocess.Popen[bytes]]
 ) -> str | None:
-    """Runs a command; returns None when it ended well and wrote something, else what happened."""
+    """Run a command; return None when it ended well and wrote something, else what happened."""
     # A command may be a pipe of several: the failure of any is a failure, where the shell can tell (bash).
     careful = "set -o pipefail; " if os.path.basename(shell) == "bash" else ""
     limit = f"ulimit -f {int(pipes.gigabytes * 1024**2)} 2>/dev/null; "

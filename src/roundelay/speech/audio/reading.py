@@ -37,12 +37,12 @@ class AudioError(UserError):
 
 
 def audio_path(utterance: Utterance, folder: Path) -> Path:
-    """Path of the file of samples; `folder` is the manifest's."""
+    """Return the path of the file of samples; `folder` is the manifest's."""
     return folder / utterance.path
 
 
 def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> Samples:
-    """The samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
+    """Return the samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
     (num_samples / speed,).
 
     Args:
@@ -63,7 +63,7 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
 
 
 def audio_length(path: Path) -> tuple[int, int]:
-    """The sampling rate in Hz and the number of samples per channel, from the header.
+    """Return the sampling rate in Hz and the number of samples per channel, from the header.
 
     Raises:
         AudioError: the file is missing, unreadable, cut short or empty.
@@ -72,7 +72,7 @@ def audio_length(path: Path) -> tuple[int, int]:
 
 
 def audio_shape(path: Path) -> tuple[int, int, int]:
-    """`audio_length`, and the number of channels."""
+    """Return `audio_length`, and the number of channels."""
     try:
         with hushed(path), opened(path) as file:
             return int(file.samplerate), int(file.frames), int(file.channels)
@@ -81,7 +81,7 @@ def audio_shape(path: Path) -> tuple[int, int, int]:
 
 
 def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) -> list[float]:
-    """Root mean square of every channel of an utterance's recording, over its first `seconds` at most.
+    """Return the root mean square of every channel of an utterance's recording, over its first `seconds` at most.
 
     Raises:
         AudioError: the file cannot be read, or ends before the utterance begins.
@@ -98,7 +98,7 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
 
 
 def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
-    """The message for all utterances that cannot be used."""
+    """Return the message for all utterances that cannot be used."""
     return UserError(
         f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
         f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
@@ -137,7 +137,7 @@ def hushed(path: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SoundFile]:
-    """The file, open.
+    """Open the file.
 
     Raises:
         Unusable: whatever goes wrong with it, also while the block reads.
@@ -213,7 +213,7 @@ def _check_whole(path: Path) -> None:
 
 
 def _check_sphere(head: bytes, size: int) -> None:
-    """A NIST SPHERE header: `NIST_1A`, its length, then lines `NAME -TYPE VALUE` to `end_head`."""
+    """Check a NIST SPHERE header: `NIST_1A`, its length, then lines `NAME -TYPE VALUE` to `end_head`."""
     text = head.decode("latin-1")
     fields: dict[str, str] = {}
     lines = text.split("\n")

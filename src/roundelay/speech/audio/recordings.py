@@ -13,7 +13,7 @@ KINDS = frozenset(
 
 
 def recordings_below(folder: Path) -> list[Path]:
-    """All recordings in a folder and in those below it, sorted.
+    """Return all recordings in a folder and in those below it, sorted.
 
     Raises:
         UserError: there is none.
@@ -27,7 +27,7 @@ def recordings_below(folder: Path) -> list[Path]:
 
 
 def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
-    """Recordings by unique names: with the folder in front where it takes that, then with a number behind.
+    """Return recordings by unique names: with the folder in front where it takes that, then with a number behind.
 
     Args:
         found: names that users know, and the files; each file counts once.
@@ -50,7 +50,7 @@ def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
 
 
 def one_word(name: str) -> str:
-    """A name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind it stands a channel), and
-    never `.`, `..` or `;;`."""
+    """Return a name as the formats of words take it: no blanks, brackets or slashes, no `@` (behind it stands a
+    channel), and never `.`, `..` or `;;`."""
     word = re.sub(r"[^\w.+=~%#,-]", "_", name).lstrip(".;")
     return word or "recording"

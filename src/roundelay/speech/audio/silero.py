@@ -62,7 +62,7 @@ class Silero:
         self._first = 0
 
     def push(self, samples: Samples) -> None:
-        """Samples (N,) that come next."""
+        """Take the samples (N,) that come next."""
         samples = samples if self._resampler is None else self._resampler.push(samples)
         self._waiting = np.concatenate([self._waiting, samples])
         size = _WINDOWS[self._rate]

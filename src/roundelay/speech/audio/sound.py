@@ -61,7 +61,7 @@ class Sound:
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """A recording, to be read once from beginning to end.
+    """Open a recording, to be read once from beginning to end.
 
     Raises:
         AudioError: it is missing, empty, cut short, of a kind that nothing here reads, or holds NaN or infinity; also
@@ -97,7 +97,7 @@ def _opened_somehow(path: Path) -> Iterator[Sound]:
 
 
 def _known(path: Path) -> bool:
-    """True if libsndfile reads it, or nothing will: it is missing, or empty."""
+    """Return True if libsndfile reads it, or nothing will: it is missing, or empty."""
     try:
         if not path.is_file() or not path.stat().st_size:
             return True
@@ -187,7 +187,7 @@ def _converted(process: subprocess.Popen[bytes], channels: int, last_words: Call
 
 
 def _exactly(stream: IO[bytes], count: int) -> bytes:
-    """So many bytes, or fewer where the stream ends."""
+    """Return so many bytes, or fewer where the stream ends."""
     data = bytearray()
     while len(data) < count:
         if not select.select([stream], [], [], _PATIENCE)[0]:

@@ -28,7 +28,7 @@ _FINEST_STEP = 2000  # and their products with a ratio of sampling rates up to t
 
 
 def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Utterance]:
-    """The utterances, then their copies at each speed but 1.
+    """Return the utterances, then their copies at each speed but 1.
 
     Raises:
         UserError: a speed is not between 0.5 and 2, or is there twice.
@@ -46,7 +46,7 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
 
 
 def at_speed(samples: Samples, speed: float) -> Samples:
-    """Samples (N,) read at `speed` times their rate: (M,), M = N / speed, rounded.
+    """Return samples (N,) read at `speed` times their rate: (M,), M = N / speed, rounded.
 
     Band-limited interpolation: y(m) = sum_n x(n) h(m s - n), h a sinc under a Kaiser window, low enough that nothing
     folds back. With s = P / Q in lowest terms, Q results in a row need the same weights as the next Q, P samples on:
@@ -56,8 +56,8 @@ def at_speed(samples: Samples, speed: float) -> Samples:
 
 
 def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
-    """Samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted / (rate
-    speed), rounded. What lies above 0.95 of half the lower rate is filtered out."""
+    """Return samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted /
+    (rate speed), rounded. What lies above 0.95 of half the lower rate is filtered out."""
     step = Fraction(speed).limit_denominator(_FINEST) * Fraction(rate, wanted)
     return _at_step(samples, step.limit_denominator(_FINEST_STEP))
 
@@ -77,7 +77,7 @@ class Resampler:
         self._given = self._made = 0
 
     def push(self, samples: Samples) -> Samples:
-        """The results (M,) that all samples given so far decide, without those of earlier calls."""
+        """Return the results (M,) that all samples given so far decide, without those of earlier calls."""
         if self._step == 1:
             return samples
         self._given += len(samples)
@@ -86,7 +86,7 @@ class Resampler:
         return self._periods(max(0, periods))
 
     def finish(self) -> Samples:
-        """The last results: nothing follows."""
+        """Return the last results: nothing follows."""
         wanted = 0 if self._step == 1 or not self._given else max(1, round(self._given / self._step)) - self._made
         periods = -(-max(0, wanted) // self._step.denominator)
         lacking = (periods - 1) * self._step.numerator + len(self._weights) - len(self._waiting)
@@ -119,8 +119,8 @@ def _at_step(samples: Samples, step: Fraction) -> Samples:
 
 @lru_cache(maxsize=8)
 def _weights(numerator: int, denominator: int) -> tuple[Samples, int]:
-    """(K, Q): what each sample around the first of a period adds to each of its results; and how many samples before
-    the first the taps begin."""
+    """Return (K, Q): what each sample around the first of a period adds to each of its results; and how many samples
+    before the first the taps begin."""
     cutoff = _CUTOFF * min(1.0, denominator / numerator)  # of half the sampling rate
     reach = int(np.ceil(_ZEROS / cutoff))
     at = np.arange(denominator) * (numerator / denominator)

@@ -79,7 +79,7 @@ def read_header(path: Path) -> SphereHeader:
 
 
 def _fields(path: Path, text: bytes) -> dict[str, tuple[int, str]]:
-    """Name -> the byte its line begins at, its value."""
+    """Return name -> the byte its line begins at, its value."""
     found: dict[str, tuple[int, str]] = {}
     place = 16
     for line in text[16:].split(b"\n"):
@@ -105,7 +105,7 @@ def _whole(path: Path, fields: dict[str, tuple[int, str]], name: str) -> int:
 
 
 def readable(paths: Sequence[Path], folder: Path, progress: Progress) -> tuple[dict[Path, Path], list[str]]:
-    """Readable file of each recording: its own, or a WAV in `folder` where it is compressed.
+    """Return the readable file of each recording: its own, or a WAV in `folder` where it is compressed.
 
     Files converted before are kept.
 

@@ -60,7 +60,7 @@ class ReadUtterances:
     Attributes:
         splits: utterances by split; paths are absolute, or relative to the folder that is to be written.
         left_out: those that are left out already, with the reason, by split.
-        remarks: on the corpus, for whoever prepares it.
+        remarks: on the corpus, for the person who prepares it.
         given: features and statistics that are there; None: they are computed from audio.
     """
 
@@ -71,7 +71,7 @@ class ReadUtterances:
 
     @classmethod
     def of(cls, read: Mapping[str, tuple[Sequence[Utterance], Sequence[LeftOut]]]) -> "ReadUtterances":
-        """By split, its utterances and those left out."""
+        """Return, by split, its utterances and those left out."""
         return cls(
             {split: found for split, (found, _) in read.items()}, {split: out for split, (_, out) in read.items()}
         )
@@ -139,7 +139,7 @@ def prepare_kaldi(
 
 
 def no_source(source: Path, of: str) -> str:
-    """The message where the folder of a corpus is not there, with the name beside it that is nearest."""
+    """Return the message where the folder of a corpus is not there, with the name beside it that is nearest."""
     there = [path.name for path in source.parent.iterdir() if path.is_dir()] if source.parent.is_dir() else []
     return f"{source}: no such folder; `--source` names the one that holds {of}.{did_you_mean(source.name, there)}"
 
@@ -275,8 +275,8 @@ def _sound_splits(
     gone: dict[str, list[LeftOut]],
     remarks: Sequence[str],
 ) -> tuple[int, dict[str, list[Utterance]], list[str], Mapping[Change, int]]:
-    """The sampling rate, the utterances that have it, with clean transcripts, the remarks with what is new, and what
-    was changed in transcripts."""
+    """Return the sampling rate, the utterances that have it, with clean transcripts, the remarks with what is new, and
+    what was changed in transcripts."""
     # Rates come first: what follows may learn to spell for half a minute.
     rate, kept, off, said = one_rate(splits, options.rate, options.on_bad)
     note_left_out(off, gone, splits)
@@ -304,7 +304,8 @@ def _store(
     rate: int,
     progress: Progress,
 ) -> tuple[FeatureStore, str]:
-    """The features of all splits, copied or computed, and the name of their folder; notes utterances left out."""
+    """Return the features of all splits, copied or computed, and the name of their folder; notes utterances left
+    out."""
     together = [u for utterances in splits.values() for u in utterances]
     if given is not None:
         return store_matrices(together, data / GIVEN_FEATURES, given, progress, rate), GIVEN_FEATURES
@@ -380,7 +381,7 @@ def change_features(
 
 
 def _read_lexicon(path: Path | None, options: PrepareOptions, splits: Mapping[str, Sequence[Utterance]]) -> Lexicon:
-    """The lexicon; of a corpus that is recognised alone, one without words."""
+    """Return the lexicon; of a corpus that is recognised alone, one without words."""
     if path is None or options.unlabelled:
         return NO_WORDS.lexicon
     case = options.lexicon_case or case_of(word for some in splits.values() for u in some for word in u.words)

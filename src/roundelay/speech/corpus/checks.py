@@ -27,7 +27,7 @@ _STRESSED_PHONES = 20  # of CMU's 45; with fewer somebody has chosen them
 def one_rate(
     splits: Mapping[str, Sequence[Utterance]], wanted: int | None, on_bad: BadPolicy
 ) -> tuple[int, dict[str, list[Utterance]], list[LeftOut], list[str]]:
-    """The sampling rate of a corpus: the one that is wanted, or that of most training utterances.
+    """Return the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
 
     Returns:
         The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
@@ -90,7 +90,7 @@ def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
 
 
 def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
-    """Remarks on utterances whose recording has several channels when no option chose one.
+    """Return remarks on utterances whose recording has several channels when no option chose one.
 
     Args:
         channels: utterance id -> how many its recording has.
@@ -127,7 +127,7 @@ def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int]
 
 
 def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Speakers, and recordings by their features, that are in the training split and in another one."""
+    """Return speakers, and recordings by their features, that are in the training split and in another one."""
     remarks = shared_speakers(splits)
     heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
     for split, utterances in splits.items():
@@ -139,7 +139,7 @@ def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> 
 
 
 def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
-    """Remarks on speakers of the training split who are in another one."""
+    """Return remarks on speakers of the training split who are in another one."""
     remarks = []
     speakers = {u.speaker for u in splits[TRAIN] if not u.copied}
     for split, utterances in splits.items():
@@ -154,7 +154,7 @@ def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
 
 
 def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
-    """A remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
+    """Return a remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
     if not twice:
         return []
     pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
@@ -166,7 +166,7 @@ def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
-    """Length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
+    """Return the length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
     features = store.get(name)
     return len(features), features[len(features) // 2].tobytes()
 
@@ -190,7 +190,8 @@ WITHOUT_SOUND = "without any sound, every sample is the same"
 
 
 def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
-    """Remarks on utterances without any sound: all of their frames are the same, as those of samples that are all 0."""
+    """Return remarks on utterances without any sound: all of their frames are the same, as those of samples that are
+    all 0."""
     remarks = []
     for split, utterances in splits.items():
         silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
@@ -209,8 +210,8 @@ def _is_constant(features: npt.NDArray[np.float32]) -> bool:
 
 
 def stress_remark(lexicon: Lexicon) -> list[str]:
-    """A remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a small
-    corpus has too little speech each."""
+    """Return a remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a
+    small corpus has too little speech each."""
     stressed = sorted(phone for phone in lexicon.phones if STRESSED.match(phone))
     if len(stressed) < _STRESSED_PHONES:
         return []
@@ -221,7 +222,7 @@ def stress_remark(lexicon: Lexicon) -> list[str]:
 
 
 def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
-    """A remark on words the lexicon has but for case or punctuation, and on marks of noises."""
+    """Return a remark on words the lexicon has but for case or punctuation, and on marks of noises."""
     near = NearWords(lexicon)
     marks = [m.word for m in missing if is_mark(m.word)]
     missing = [m for m in missing if not is_mark(m.word)]

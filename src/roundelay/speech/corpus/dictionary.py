@@ -10,7 +10,7 @@ from roundelay.speech.lexicon.lexicon import Lexicon
 
 
 def read_vocabulary(path: Path, size: int = 0) -> frozenset[str]:
-    """The `size` most frequent words of a text or word list, which may be packed with gzip; 0: all of them.
+    """Return the `size` most frequent words of a text or word list, which may be packed with gzip; 0: all of them.
 
     Words are what blanks separate; of equally frequent ones the alphabetically first are taken.
 
@@ -27,6 +27,6 @@ def read_vocabulary(path: Path, size: int = 0) -> frozenset[str]:
 
 
 def restricted(lexicon: Lexicon, words: Collection[str]) -> Lexicon:
-    """The entries of these words; those that are not in the lexicon are passed over."""
+    """Return the entries of these words; those that are not in the lexicon are passed over."""
     chosen = {word: found for word in words if (found := lexicon.pronunciations.get(word)) is not None}
     return Lexicon(chosen, lexicon.silence)

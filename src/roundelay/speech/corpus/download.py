@@ -56,7 +56,7 @@ def fetch(
     attempts: int = ATTEMPTS,
     stall_seconds: float = STALL_SECONDS,
 ) -> Path:
-    """The file in `folder`, downloaded or gone on with unless it is there and its checksum right.
+    """Return the file in `folder`, downloaded or gone on with unless it is there and its checksum right.
 
     Args:
         attempts: in a row that bring no new byte before it is given up.
@@ -97,7 +97,7 @@ def fetch(
 
 
 def _say_trusted(remote: Remote, found: str, progress: Progress) -> None:
-    """Nobody published a checksum, so the first download is taken on trust; say so, and by what to check it."""
+    """Say that the first download is taken on trust, as no checksum is published, and by what to check it."""
     plain = ", and it came unencrypted (http)" if remote.url.startswith("http:") else ""
     progress.start(f"{remote.name}: no checksum is published{plain}; kept, and held to from now on")
     progress.advance(0, found)
@@ -129,7 +129,7 @@ class _Part:
         return os.fstat(self.file.fileno()).st_size
 
     def version(self) -> Mapping[str, Any]:
-        """The server's headers about the version that is being loaded; empty when the address was another."""
+        """Return the server's headers about the version that is being loaded; empty when the address was another."""
         if not self.note.is_file():
             return {}
         try:
@@ -156,7 +156,7 @@ class _Part:
 
 @contextmanager
 def _part(path: Path, remote: Remote) -> Iterator[_Part]:
-    """The unfinished file, open for one process at a time."""
+    """Open the unfinished file, for one process at a time."""
     with open(path.with_name(f"{path.name}.part"), "ab+", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -258,7 +258,7 @@ def _copy(part: _Part, response: HTTPResponse, progress: Progress, total: int | 
 
 
 def _refused(part: _Part, remote: Remote, error: urllib.error.HTTPError, begin: int) -> None:
-    """Handles an HTTP error: raises to try again, returns when nothing is left to load, or raises for good."""
+    """Handle an HTTP error: raise to try again, return when nothing is left to load, or raise for good."""
     if error.code == 416 and begin:
         if error.headers.get("Content-Range", "").strip() == f"bytes */{begin}":
             return  # broken off between the last byte and the renaming

@@ -15,7 +15,7 @@ BLOCK = 1 << 20
 
 
 def megabytes(size: int) -> int:
-    """Whole megabytes of `size` bytes."""
+    """Return whole megabytes of `size` bytes."""
     return size // 1_000_000
 
 
@@ -31,7 +31,7 @@ class DownloadRecord:
         return self._entries.get(path.name, {}).get("digest")
 
     def unchanged(self, path: Path) -> bool:
-        """True if the file is as it was when its checksum was last verified."""
+        """Return True if the file is as it was when its checksum was last verified."""
         return self._entries.get(path.name, {}).get("seen") == _seen(path)
 
     def keep(self, path: Path, file: Path, digest: str) -> None:
@@ -54,7 +54,7 @@ def _seen(path: Path) -> list[int]:
 
 
 def digest_of(path: Path, algorithm: str, progress: Progress) -> str:
-    """`ALGORITHM:HEX` of a file; progress is told of every megabyte."""
+    """Return `ALGORITHM:HEX` of a file; progress is told of every megabyte."""
     digest = hashlib.new(algorithm)
     progress.start(f"checking {path.name.removesuffix('.part')} (MB)", megabytes(path.stat().st_size))
     done = 0

@@ -32,7 +32,7 @@ def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: 
 
 
 def parts_of(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> tuple[Remote, ...]:
-    """The archives of these parts of a resource of OpenSLR; `known` has the checksum of each part.
+    """Return the archives of these parts of a resource of OpenSLR; `known` has the checksum of each part.
 
     Raises:
         UserError: there is no such part.

@@ -78,7 +78,8 @@ def _check_unlabelled(request: Request) -> None:
 
 
 def _with_vocabulary(reader: Reader, request: Request) -> PrepareOptions:
-    """Unless words are given: the large corpora use all of their dictionary, the small ones what is spoken in them."""
+    """Return options with the usual words, unless some are given: the large corpora use all of their dictionary, the
+    small ones what is spoken in them."""
     if request.vocabulary is not None:
         words = read_vocabulary(request.vocabulary, request.vocabulary_size)
         return dataclasses.replace(request.options, vocabulary=words)

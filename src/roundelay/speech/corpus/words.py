@@ -35,7 +35,7 @@ class CorpusWords:
 
 
 NO_WORDS = CorpusWords(Lexicon({}), [], "", {}, "")
-"""Of a corpus that is to be recognised alone."""
+"""Words of a corpus that is to be recognised alone."""
 
 
 def choose_words(
@@ -80,7 +80,7 @@ def choose_words(
 
 
 def _to_guess(lexicon: Lexicon, vocabulary: Vocabulary, splits: Mapping[str, Sequence[Utterance]]) -> list[MissingWord]:
-    """The words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
+    """Return the words whose pronunciations are guessed: those of the training transcripts and of the vocabulary.
 
     A word that only a held-out sentence has is one the recogniser cannot know, unless the vocabulary is closed. The
     letters of a mark do not say how a noise sounds.
@@ -99,7 +99,8 @@ def _chosen_words(
     everything: Sequence[Utterance],
     progress: Progress,
 ) -> Lexicon:
-    """The lexicon with the words that can be recognised (see Vocabulary); says how many have no pronunciation."""
+    """Return the lexicon with the words that can be recognised (see Vocabulary); says how many have no
+    pronunciation."""
     if vocabulary in ("lexicon", "open"):
         return lexicon
     wanted = {word for u in (everything if vocabulary == "transcripts" else train) for word in u.words}

@@ -32,7 +32,7 @@ an error of zlib."""
 
 
 def map_array(path: Path) -> Any:
-    """The array in a .npy file, mapped to memory and not read yet.
+    """Return the array in a .npy file, mapped to memory and not read yet.
 
     Raises:
         ValueError: the file is missing, or holds no array; names it.

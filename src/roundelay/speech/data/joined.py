@@ -24,7 +24,7 @@ import numpy.typing as npt
 UNIT = 1 << 16
 """Bytes; the largest page that Linux has on any of its usual machines."""
 MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
-"""Of Linux; Python's own `mmap` has the one not at all, the other from 3.13 on."""
+"""Flags of Linux; Python's own `mmap` has the one not at all, the other from 3.13 on."""
 _NOTHING = ctypes.c_void_p(-1).value
 
 
@@ -69,7 +69,7 @@ class JoinedFiles:
             os.close(descriptor)
 
     def array(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
-        """The first of the bytes as an array (rows, columns), read-only."""
+        """Return the first of the bytes as an array (rows, columns), read-only."""
         return np.asarray(_Described(self, (rows, columns)))
 
     @property
@@ -81,7 +81,7 @@ class JoinedFiles:
         return self._size
 
     def madvise(self, advice: int, start: int, length: int) -> None:
-        """As that of `mmap.mmap`; but what is missing cannot be read ahead, which is no error."""
+        """Advise as `mmap.mmap` does; but what is missing cannot be read ahead, which is no error."""
         _library().madvise(self._at + start, length, advice)
 
 
@@ -100,7 +100,7 @@ class _Described:
 
 
 def mapping_of(array: npt.NDArray[np.generic]) -> tuple[mmap.mmap | JoinedFiles, int] | None:
-    """The files that `array` is mapped from, and the place of its first byte in it; None: from nothing."""
+    """Return the files that `array` is mapped from, and the place of its first byte in it; None: from nothing."""
     under: object = array
     while isinstance(under, np.ndarray):
         under = under.base
@@ -122,7 +122,7 @@ def _library() -> ctypes.CDLL:
 
 
 def _mapped(at: int | None, size: int, flags: int, descriptor: int) -> int:
-    """The address at which `size` bytes of a file were mapped.
+    """Return the address at which `size` bytes of a file were mapped.
 
     Raises:
         OSError.

@@ -136,7 +136,7 @@ def read_manifest(path: Path, *, words: bool = True) -> list[Utterance]:
 
 
 def _parse(line: str) -> tuple[Utterance | None, list[str]]:
-    """The utterance on a line, or what is wrong with the line's form."""
+    """Return the utterance on a line, or what is wrong with the line's form."""
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
@@ -166,7 +166,8 @@ def _mistyped(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
-    """Problems with the values of one utterance; empty when it is sound; without `words` it may lack a transcript."""
+    """Return problems with the values of one utterance; empty when it is sound; without `words` it may lack a
+    transcript."""
     u = utterance
     found = [
         f"`{name}` is {value!r}: it must be one word, without blanks"
@@ -201,12 +202,12 @@ def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
 
 
 def is_one_word(name: str) -> bool:
-    """True if a name fits where blanks separate fields: Kaldi's files, trn files."""
+    """Return True if a name fits where blanks separate fields: Kaldi's files, trn files."""
     return name.split() == [name] and "\0" not in name
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """The names that occur more than once, in order of their second occurrence."""
+    """Return the names that occur more than once, in order of their second occurrence."""
     seen: set[str] = set()
     again: dict[str, None] = {}
     for name in names:

@@ -22,7 +22,7 @@ class Unusable(Exception):
 
 
 def listing(problems: Sequence[str], shown: int = PROBLEMS_SHOWN) -> str:
-    """The first `shown` problems, one a line and indented, and how many more there are."""
+    """Return the first `shown` problems, one a line and indented, and how many more there are."""
     lines = [f"  {one}" for one in problems[:shown]]
     if len(problems) > shown:
         lines.append(f"  ... and {len(problems) - shown} more")
@@ -30,5 +30,5 @@ def listing(problems: Sequence[str], shown: int = PROBLEMS_SHOWN) -> str:
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 utterance`, `3 utterances`."""
+    """Return `1 utterance`, `3 utterances`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -31,7 +31,7 @@ class Workers:
         self._pool, self._width = pool, width
 
     def in_order(self, function: Callable[[B], R], batches: Iterable[B]) -> Iterator[R]:
-        """function(batch) for every batch, in order; batches are taken only as fast as they are worked on.
+        """Yield function(batch) for every batch, in order; batches are taken only as fast as they are worked on.
 
         Raises:
             UserError: a worker was killed.
@@ -85,7 +85,8 @@ def _begin(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
 
 @contextmanager
 def one_thread_each() -> Iterator[None]:
-    """Processes started inside compute with one thread: numpy has no call for it, only the environment at its start."""
+    """Let processes that are started inside compute with one thread: numpy has no call for it, only the environment at
+    its start."""
     before = {name: os.environ.get(name) for name in _ONE_THREAD}
     os.environ.update(dict.fromkeys(_ONE_THREAD, "1"))
     try:

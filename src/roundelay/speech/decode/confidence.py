@@ -50,7 +50,7 @@ class AlignedWord:
 
 
 def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]:
-    """The posterior of each word; 1 for all without any word string to compare with."""
+    """Return the posterior of each word; 1 for all without any word string to compare with."""
     if not best:
         return [1.0] * len(words)
     cost = np.array([string.cost for string in best])
@@ -66,7 +66,7 @@ def confidences(words: Sequence[str], best: Sequence[WordString]) -> list[float]
 def word_frames(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[tuple[int, int]]:
-    """(first frame, frame after the last) of each word.
+    """Return (first frame, frame after the last) of each word.
 
     Where the words cannot be aligned (fewer frames than states: the search ended inside a word), each gets an equal
     share of the frames.
@@ -84,7 +84,7 @@ def word_frames(
 def aligned_words(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[AlignedWord] | None:
-    """The words, aligned; None where they cannot be.
+    """Return the words, aligned; None where they cannot be.
 
     Args:
         scores: (T, S) scaled log-likelihoods.
@@ -112,15 +112,15 @@ def aligned_words(
 
 
 def _segments(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8]) -> list[_Segment]:
-    """The phones one after the other: a new one begins where the phone changes or its states begin again."""
+    """Return the phones one after the other: a new one begins where the phone changes or its states begin again."""
     starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
     stops = np.append(starts[1:], len(phones))
     return [(int(phones[a]), int(a), int(b)) for a, b in zip(starts, stops, strict=True)]
 
 
 def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list[tuple[int, int]]:
-    """Places of each word's first phone and after its last: any way to read the row of phones as pronunciations and
-    silences, in order."""
+    """Return places of each word's first phone and after its last: any way to read the row of phones as pronunciations
+    and silences, in order."""
     stack: list[tuple[int, list[tuple[int, int]]]] = [(0, [])]  # segments read, (first, after last) of words so far
     while stack:
         at, read = stack.pop()
@@ -139,7 +139,7 @@ def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list
 def timed_words(
     words: Sequence[str], scores: Float32, best: Sequence[WordString] | None, how: Pronouncing
 ) -> tuple[TimedWord, ...]:
-    """Words with times in seconds and confidences.
+    """Return words with times in seconds and confidences.
 
     Args:
         scores: (T, S) scaled log-likelihoods.

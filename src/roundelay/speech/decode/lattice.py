@@ -61,7 +61,7 @@ class WordLattice:
     whole: bool = True
 
     def best(self, count: int) -> list[WordString]:
-        """The `count` cheapest word strings, all different, or as many as there are."""
+        """Return the `count` cheapest word strings, all different, or as many as there are."""
         found = []
         for path in kaldifst.convert_nbest_to_vector(kaldifst.shortest_path(self.fst, n=count)):
             _, _, ids, weight = kaldifst.get_linear_symbol_sequence(path)
@@ -69,7 +69,7 @@ class WordLattice:
         return sorted(found, key=lambda string: string.cost)
 
     def to_text(self) -> str:
-        """Arcs and final states, a line each, without the utterance's line."""
+        """Return arcs and final states, a line each, without the utterance's line."""
         arrays = to_arrays(self.fst)
         number = np.arange(len(arrays.final))  # the start first
         number[[0, arrays.start]] = number[[arrays.start, 0]]
@@ -132,7 +132,7 @@ def word_lattice(
 
 
 def _deterministic(fst: Fst, most: int) -> Fst:
-    """The acceptor with each string once.
+    """Return the acceptor with each string once.
 
     Raises:
         Unbounded: it would have more than `most` states.
@@ -151,14 +151,16 @@ def _deterministic(fst: Fst, most: int) -> Fst:
 
 
 def with_string(best: Sequence[WordString], string: WordString) -> list[WordString]:
-    """The list with a string that another search found, in its place; at the lower cost if it is there already."""
+    """Return the list with a string that another search found, in its place; at the lower cost if it is there
+    already."""
     rest = [one for one in best if one.words != string.words]
     cost = min([string.cost, *(one.cost for one in best if one.words == string.words)])
     return sorted([*rest, WordString(string.words, cost)], key=lambda one: one.cost)
 
 
 def _acceptor(text: str) -> tuple[str, int]:
-    """A printed lattice with words on both sides and the sum of graph and acoustic cost; and how many arcs have one."""
+    """Return a printed lattice with words on both sides and the sum of graph and acoustic cost; and how many arcs have
+    one."""
     lines, spoken = [], 0
     for line in text.splitlines():
         fields = line.split()

@@ -162,13 +162,13 @@ class Decoders:
         progress: Progress | None = None,
         word_cost: float | None = None,
     ) -> dict[str, Hypothesis]:
-        """The best words of each utterance; as `decode_all`."""
+        """Return the best words of each utterance; as `decode_all`."""
         return self.search(loglikes, Search(scale, beam, max_active, word_cost), progress).hypotheses
 
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """All that is asked for, of each utterance.
+        """Return all that is asked for, of each utterance.
 
         Raises:
             UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
@@ -237,7 +237,7 @@ def decoders(
 
 
 def decoder_here(graph: Graph, pronouncing: Pronouncing | None = None, rescorer: Rescorer | None = None) -> Decoders:
-    """A decoder in this process, with a graph that is loaded already; arguments as of `decoders`."""
+    """Return a decoder in this process, with a graph that is loaded already; arguments as of `decoders`."""
     return Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
 
 
@@ -276,7 +276,7 @@ def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
 def _looked_closer(
     graph: Graph, scores: Float32, found: Hypothesis, pronouncing: Pronouncing | None, options: Search, to_rescore: bool
 ) -> Detail:
-    """The detail of an utterance, or the lattice that it will be made of."""
+    """Return the detail of an utterance, or the lattice that it will be made of."""
     width = WIDE if to_rescore or options.lattice or options.nbest else NARROW
     lattice, bounded = None, True
     try:
@@ -349,7 +349,7 @@ def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Deta
 
 
 def _processor_seconds() -> float:
-    """Processor time this process has used. The clock on the wall would count the neighbours' work as well."""
+    """Return processor time this process has used. The clock on the wall would count the neighbours' work as well."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
@@ -373,7 +373,7 @@ class Searcher(Protocol):
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """All that is asked for, of each utterance with its log-likelihoods (T, S)."""
+        """Return all that is asked for, of each utterance with its log-likelihoods (T, S)."""
         ...
 
 

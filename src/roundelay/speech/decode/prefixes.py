@@ -30,7 +30,7 @@ _NEVER = -math.inf
 def most_probable(
     scores: Float32, prefixes: int, blank: int = 0, least: float = LEAST_LIKELY
 ) -> tuple[tuple[int, ...], float]:
-    """The most probable row of units, and its log-probability, a sum over all ways to write it that were kept.
+    """Return the most probable row of units, and its log-probability, a sum over all ways to write it that were kept.
 
     Args:
         scores: (T, U + 1) log-probabilities.
@@ -63,7 +63,7 @@ def _add(found: dict[tuple[int, ...], list[float]], prefix: tuple[int, ...], end
 
 
 def _sum(a: float, b: float) -> float:
-    """log(e^a + e^b)."""
+    """Return log(e^a + e^b)."""
     low, high = (a, b) if a < b else (b, a)
     return high if low == _NEVER else high + math.log1p(math.exp(low - high))
 
@@ -92,7 +92,7 @@ class SpelledWords:
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """The words of each utterance; nothing in `options` matters here."""
+        """Return the words of each utterance; nothing in `options` matters here."""
         del options
         batch, begun = Batch(), os.times().user
         for utterance, scores in loglikes:

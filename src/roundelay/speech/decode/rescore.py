@@ -77,7 +77,8 @@ class Rescorer:
         self._ends: dict[int, float] = {}
 
     def lattice(self, lattice: Arcs, beam: float) -> Arcs | None:
-        """The lattice with the new model's costs, cut to strings within `beam` nats of the best; None: no string left.
+        """Return the lattice with the new model's costs, cut to strings within `beam` nats of the best; None: no string
+        left.
 
         Args:
             lattice: deterministic acceptor of word ids, without cycles.
@@ -88,7 +89,8 @@ class Rescorer:
         return _pruned(walk, beam)
 
     def string(self, string: WordString) -> WordString:
-        """A word string of the first search at its new cost; inf with a word that the new model does not know."""
+        """Return a word string of the first search at its new cost; inf with a word that the new model does not
+        know."""
         new = self._new.sentence(string.words)
         return replace(string, cost=string.cost - self._old.sentence(string.words) + new)
 
@@ -116,7 +118,7 @@ class Rescorer:
         return walk
 
     def _step(self, pair: int, word: int) -> tuple[float, int]:
-        """Additional cost of a word, and the pair of histories behind it."""
+        """Return the additional cost of a word, and the pair of histories behind it."""
         (old, new), text = self._pairs[pair], self.words[word]
         paid, old = self._old.word(old, text)
         price, new = self._new.word(new, text)
@@ -134,7 +136,7 @@ class Rescorer:
 
 
 def rescorer_of(graph_folder: Path, model: Scorer) -> Rescorer:
-    """The rescorer of lattices that the graph in a folder makes, with the grammar that lies beside it.
+    """Return the rescorer of lattices that the graph in a folder makes, with the grammar that lies beside it.
 
     Raises:
         UserError: no graph and grammar in the folder; the model has none of its words.
@@ -156,7 +158,7 @@ def _leaving(lattice: Arcs) -> _Leaving:
 
 
 def _in_order(start: int, leaving: _Leaving) -> list[int]:
-    """The states that can be reached, each before all that follow it."""
+    """Return the states that can be reached, each before all that follow it."""
     waits: defaultdict[int, int] = defaultdict(int)
     seen, stack = {start}, [start]
     while stack:
@@ -176,7 +178,7 @@ def _in_order(start: int, leaving: _Leaving) -> list[int]:
 
 
 def _pruned(walk: _Walk, beam: float) -> Arcs | None:
-    """The arcs on paths within `beam` of the best, states numbered anew."""
+    """Return the arcs on paths within `beam` of the best, states numbered anew."""
     before: dict[int, float] = defaultdict(lambda: math.inf, {0: 0.0})
     for source, target, cost in zip(walk.source, walk.target, walk.cost, strict=True):
         before[target] = min(before[target], before[source] + cost)

@@ -61,7 +61,8 @@ class Tuning:
         self._keep = before.keep if before else None
 
     def choose_scale(self, search: Search, scales: Sequence[float] = SCALES) -> Search:
-        """`search` with the acoustic scale of a coarse grid that has the fewest errors; at its edge, go on beyond it.
+        """Return `search` with the acoustic scale of a coarse grid that has the fewest errors; at its edge, go on
+        beyond it.
 
         Scales with equally few errors are a plateau: the middle one is taken, as the one furthest from where errors
         rise (of two middle ones the larger, at which the same beam searches faster).
@@ -85,7 +86,7 @@ class Tuning:
         return replace(search, scale=best[len(best) // 2])
 
     def choose_word_cost(self, search: Search, costs: Sequence[float]) -> Search:
-        """`search` with the cost of a word that has the fewest errors; of equally good ones the middle."""
+        """Return `search` with the cost of a word that has the fewest errors; of equally good ones the middle."""
         self._start("cost of a word", len(costs))
         errors = {cost: self._errors(replace(search, word_cost=cost)) for cost in sorted(set(costs))}
         self._progress.finish()
@@ -93,7 +94,8 @@ class Tuning:
         return replace(search, word_cost=best[(len(best) - 1) // 2])
 
     def choose_width(self, search: Search, beams: Sequence[float], max_actives: Sequence[int], slack: float) -> Search:
-        """`search` with the narrowest beam, then the fewest paths, whose errors are within `slack` of the best beam's.
+        """Return `search` with the narrowest beam, then the fewest paths, whose errors are within `slack` of the best
+        beam's.
 
         All beams are tried with the most paths, then all numbers of paths with the beam that was chosen. By errors
         alone, not by the seconds that were measured: the choice is the same on every machine.
@@ -134,7 +136,7 @@ class Tuning:
 
 
 def _plateau(errors: Mapping[float, int]) -> list[float]:
-    """The settings with the fewest errors, ascending."""
+    """Return the settings with the fewest errors, ascending."""
     fewest = min(errors.values())
     return sorted(setting for setting, count in errors.items() if count == fewest)
 

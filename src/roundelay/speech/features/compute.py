@@ -53,7 +53,7 @@ _SECONDS_WORTH_A_PROCESS = 2 * 3600.0
 HOURS_A_SECOND = 0.8
 """Audio that a core computes filterbanks of, about (benchmarks/features.py)."""
 SERIAL_SECONDS = 0.11
-"""Of one process at the end, an hour of audio: statistics of speakers and the checksum of the array."""
+"""Seconds of one process at the end, an hour of audio: statistics of speakers and the checksum of the array."""
 WORTH_SAYING_MINUTES = 2.0
 WORTH_SAYING_BYTES = 1 << 30
 _SECONDS_AT_ONCE = 120.0  # of audio; what a worker is handed, and what an interrupted run may have to compute again
@@ -85,7 +85,7 @@ def _one(utterance: Utterance, sources: Sources) -> tuple[Float32 | None, str]:
 
 @contextmanager
 def _mapper(workers: int, sources: Sources) -> Iterator[Callable[[list[Sequence[Utterance]]], Iterator[_Found]]]:
-    """Something that maps batches in order, in this process or in several."""
+    """Provide a function that maps batches in order, in this process or in several."""
     if workers <= 1:
         # One thread: the pieces are small, and two threads waiting for each other on busy cores took 15 times as long.
         threads = torch.get_num_threads()
@@ -198,7 +198,7 @@ def compute_features(
 
 
 def _framing(config: FeatureConfig, rate: int) -> dict[str, Any]:
-    """The fields of the index that say how frames are made: times in seconds, the rate in Hz."""
+    """Return the fields of the index that say how frames are made: times in seconds, the rate in Hz."""
     return {
         "sampling_rate": rate,
         "frame_shift": config.frames.frame_shift(rate) / rate,
@@ -240,7 +240,7 @@ def _compute(
 
 
 def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> str:
-    """Hours of audio to be computed, and roughly how long that takes; nothing where it is soon done."""
+    """Return hours of audio to be computed, and roughly how long that takes; nothing where it is soon done."""
     hours = sum(u.duration / u.speed for u in waiting) / 3600
     minutes = hours * (1 / HOURS_A_SECOND / workers + SERIAL_SECONDS) / 60
     if minutes < WORTH_SAYING_MINUTES:
@@ -256,7 +256,7 @@ def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> st
 def _sound(
     partial: Partial, utterances: Sequence[Utterance], on_bad: BadPolicy
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """Utterances that have features, and those that have none, with reasons.
+    """Return utterances that have features, and those that have none, with reasons.
 
     Raises:
         UserError: there are such and may not be, or nothing is left; not all have as many features.
@@ -275,7 +275,7 @@ def _sound(
 def _finish(
     partial: Partial, kept: Sequence[Utterance], config: FeatureConfig, sources: Sources, progress: Progress
 ) -> SpeakerStats:
-    """Makes the array and the speakers' statistics from what was computed; the old store is none from here on."""
+    """Make the array and the speakers' statistics from what was computed; the old store is none from here on."""
     width = partial.entries[kept[0].id].width
     sums = SpeakerSums(width)
     told = progress if partial.size > WORTH_SAYING_BYTES else Silent()
@@ -291,7 +291,7 @@ def _finish(
 
 
 def _sampling_rate(utterances: Sequence[Utterance], wanted: int | None) -> int:
-    """The sampling rate that is wanted, or else the one of all utterances; their ids differ."""
+    """Return the sampling rate that is wanted, or else the one of all utterances; their ids differ."""
     if not utterances:
         raise UserError("There are no utterances to compute features of.")
     if again := repeated(u.id for u in utterances):
@@ -322,7 +322,7 @@ def _file_state(path: Path) -> tuple[int, int]:
 
 
 def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureConfig, rate: int) -> dict[str, str]:
-    """Utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
+    """Return utterance id -> what changes with the utterance, the files it is made from, and the configuration."""
     external = [[str(part.source), *_file_state(part.source)] for part in config.externals]
     common = _digest([STORE_VERSION, plain(config), external])
     files: dict[str, tuple[int, int]] = {}
@@ -355,7 +355,7 @@ def _refuse_missing(utterances: Sequence[Utterance], audio_folder: Path, config:
 
 
 def _complete(folder: Path, fingerprint: str, on_bad: BadPolicy) -> tuple[FeatureStore, list[LeftOut]] | None:
-    """The store in `folder` if it is whole and is the one wanted."""
+    """Return the store in `folder` if it is whole and is the one wanted."""
     try:
         index = read_json(folder / INDEX)
         if index["fingerprint"] != fingerprint:

@@ -35,7 +35,7 @@ Integers = npt.NDArray[np.int64]
 
 
 def even_cuts(offsets: Integers, first: int, end: int, shards: int) -> list[list[int]]:
-    """[first, end] of each of so many runs of utterances, none empty, with about as many frames.
+    """Return [first, end] of each of so many runs of utterances, none empty, with about as many frames.
 
     Args:
         offsets: (U + 1,) where the frames of every utterance begin, and the last end.
@@ -104,7 +104,7 @@ def _keep_only(folder: Path, names: set[str]) -> None:
 
 
 def _is_there(store: FeatureStore, stretch: StoreStretch, facts: dict[str, object]) -> bool:
-    """Has it been written before, by a run that was interrupted then?"""
+    """Return True if it has been written before, by a run that was interrupted then."""
     where = store.folder / SHARDS / stretch.name
     begin, end = stretch.bytes(store.offsets, store.array.shape[1])
     try:

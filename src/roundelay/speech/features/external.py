@@ -54,7 +54,8 @@ class Matrices:
         raise UserError(f"{source}: not a .scp, .ark, .npz file nor a folder of .npy files.")
 
     def get(self, utterance: str, speaker: str | None = None) -> Float32:
-        """The matrix (T, F) of an utterance, or where it has none that of its speaker; a vector (F,) becomes (1, F).
+        """Return the matrix (T, F) of an utterance, or where it has none that of its speaker; a vector (F,) becomes (1,
+        F).
 
         Raises:
             ExternalError: there is none, it is broken, or it holds NaN or infinity.

@@ -41,15 +41,15 @@ class FbankConfig:
     preemphasis: float = 0.97
 
     def frame_length(self, sampling_rate: int) -> int:
-        """Samples per frame."""
+        """Return samples per frame."""
         return int(sampling_rate * 0.001 * self.frame_length_ms)
 
     def frame_shift(self, sampling_rate: int) -> int:
-        """Samples between the beginnings of frames."""
+        """Return samples between the beginnings of frames."""
         return int(sampling_rate * 0.001 * self.frame_shift_ms)
 
     def num_frames(self, num_samples: int, sampling_rate: int) -> int:
-        """Frames that lie wholly inside so many samples."""
+        """Return frames that lie wholly inside so many samples."""
         length = self.frame_length(sampling_rate)
         return 0 if num_samples < length else 1 + (num_samples - length) // self.frame_shift(sampling_rate)
 
@@ -57,7 +57,7 @@ class FbankConfig:
 def fbank(
     wave: torch.Tensor, sampling_rate: int, config: FbankConfig = FbankConfig(), warp: float = 1.0
 ) -> torch.Tensor:
-    """Log mel energies.
+    """Return log mel energies.
 
     Args:
         wave: (N,) float, between -1 and 1; on any device.
@@ -103,7 +103,7 @@ class _Space:
 
 @lru_cache(maxsize=8)
 def _workspace(length: int, shift: int, points: int, device: torch.device) -> _Space:
-    """One for each kind of frames; not for several threads at once."""
+    """Return one for each kind of frames; not for several threads at once."""
     block, samples = _FRAMES_AT_ONCE, (_FRAMES_AT_ONCE - 1) * shift + length
     return _Space(
         shift,
@@ -124,7 +124,8 @@ def _energies(
     space: _Space,
     out: torch.Tensor,
 ) -> None:
-    """Mel energies of the frames that lie in `samples`, less a constant; window (L,), filters (P/2, F); out (T, F)."""
+    """Write mel energies of the frames in `samples`, less a constant, to `out` (T, F); window (L,), filters (P/2,
+    F)."""
     total, length = len(samples), len(window)
     some = slice(0, len(out))
     signal, emphasised = space.signal[:total], space.emphasised[:total]
@@ -144,13 +145,13 @@ def _energies(
 
 @lru_cache(maxsize=8)
 def povey_window(length: int) -> torch.Tensor:
-    """(L,): a Hann window to the power 0.85, which reaches zero at both ends."""
+    """Return (L,): a Hann window to the power 0.85, which reaches zero at both ends."""
     phase = torch.arange(length, dtype=torch.float64) * (2 * math.pi / (length - 1))
     return (0.5 - 0.5 * torch.cos(phase)).pow(0.85).float()
 
 
 def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]:
-    """(F,) frequencies of the bands' centres, in Hz."""
+    """Return (F,) frequencies of the bands' centres, in Hz."""
     nyquist = sampling_rate / 2
     high = config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
     low, top = np.log1p(np.array([config.low_freq, high]) / 700.0)
@@ -160,7 +161,7 @@ def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]
 
 @lru_cache(maxsize=8)
 def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: float = 1.0) -> torch.Tensor:
-    """(P/2, F): triangles on the mel scale, 1 at their centres.
+    """Return (P/2, F): triangles on the mel scale, 1 at their centres.
 
     Raises:
         UserError: the band edges are out of order or leave no room for the warp, or a filter is so narrow that it holds
@@ -197,7 +198,8 @@ def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: floa
 def warped_frequencies(
     hertz: NDArray[np.float64], low: float, high: float, nyquist: float, warp: float
 ) -> NDArray[np.float64]:
-    """Frequencies, any shape, between `low` and `high` (Hz), moved to f / warp, with straight lines to both ends.
+    """Return frequencies, any shape, between `low` and `high` (Hz), moved to f / warp, with straight lines to both
+    ends.
 
     Raises:
         UserError: the range is too narrow for that.

@@ -49,7 +49,8 @@ class Entry:
 
 
 def finished_in(data: Path) -> int:
-    """Number of utterances whose features are in the folders of a corpus: of a store, or of one not finished yet."""
+    """Return the number of utterances whose features are in the folders of a corpus: of a store, or of one not finished
+    yet."""
     found = 0
     for folder in data.glob("*/"):
         try:
@@ -76,7 +77,7 @@ class Partial:
     @classmethod
     @contextmanager
     def opened(cls, folder: Path) -> Iterator["Partial"]:
-        """The folder's, and nobody else's meanwhile."""
+        """Open that of the folder, for this process alone meanwhile."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with open(folder / _JOURNAL, "a+b") as journal, open(folder / _PARTIAL, "a+b") as data:
@@ -120,7 +121,7 @@ class Partial:
         return os.pread(self._data.fileno(), entry.size, entry.offset)
 
     def add(self, name: str, key: str, features: Float32 | None, reason: str) -> None:
-        """One more."""
+        """Add the features of an utterance, or the reason why it has none."""
         content = b"" if features is None else np.ascontiguousarray(features, "<f4").tobytes()
         frames, width = (0, 0) if features is None else features.shape
         entry = Entry(key, self._end, frames, width, zlib.crc32(content), reason)
@@ -132,11 +133,11 @@ class Partial:
         self._end += len(content)
 
     def flush(self) -> None:
-        """Makes what was added safe from the death of this process."""
+        """Make all that was added safe from the death of this process."""
         self._journal.flush()
 
     def features(self, name: str) -> Float32:
-        """(frames, F) of an utterance."""
+        """Return (frames, F) of an utterance."""
         entry = self.entries[name]
         return np.frombuffer(self._read(entry), "<f4").reshape(entry.frames, entry.width)
 
@@ -164,7 +165,7 @@ class Partial:
             (self.folder / INDEX).unlink(missing_ok=True)
 
     def _in_order(self, names: Sequence[str]) -> bool:
-        """True if the file holds these utterances one after the other and nothing else."""
+        """Return True if the file holds these utterances one after the other and nothing else."""
         offset = _HEADER_BYTES
         for name in names:
             if self.entries[name].offset != offset:
@@ -173,13 +174,13 @@ class Partial:
         return offset == self._end
 
     def discard(self) -> None:
-        """The store is whole: nothing is partial any more."""
+        """Remove the partial files: the store is whole."""
         (self.folder / _JOURNAL).unlink(missing_ok=True)
         (self.folder / _PARTIAL).unlink(missing_ok=True)
 
 
 def _parsed(line: bytes, offset: int) -> tuple[str, Entry] | None:
-    """The utterance and entry of a line of the journal; None when it is not a whole one."""
+    """Return the utterance and entry of a line of the journal; None when it is not a whole one."""
     try:
         name, key, frames, width, checksum, reason = parse_json(line)
     except (ValueError, TypeError):
@@ -190,7 +191,7 @@ def _parsed(line: bytes, offset: int) -> tuple[str, Entry] | None:
 
 
 def _npy_header(rows: int, columns: int) -> bytes:
-    """The head of a .npy file of float32, always as long: it is written once the number of rows is known."""
+    """Return the head of a .npy file of float32, always as long: it is written once the number of rows is known."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"descr": "<f4", "fortran_order": False, "shape": (rows, columns)})
     header = buffer.getvalue()

@@ -109,7 +109,7 @@ class FeatureConfig:
 
 
 def only_fbank(config: FbankConfig) -> FeatureConfig:
-    """One filterbank."""
+    """Return one filterbank."""
     return FeatureConfig((Filterbank(fbank=config),))
 
 
@@ -128,7 +128,7 @@ class Sources:
 
 
 def features_of(utterance: Utterance, sources: Sources) -> Float32:
-    """The features of one utterance, (its frames, F).
+    """Return the features of one utterance, (its frames, F).
 
     Raises:
         AudioError: its audio cannot be used, is shorter than a frame, or its features are NaN or infinite.
@@ -175,12 +175,12 @@ def features_of(utterance: Utterance, sources: Sources) -> Float32:
 
 
 def _given(sources: Sources, part: External, utterance: Utterance) -> Float32:
-    """The rows of an utterance; a single one for all of its frames may be its speaker's."""
+    """Return the rows of an utterance; a single one for all of its frames may be its speaker's."""
     return sources.matrices[part.name].get(utterance.id, utterance.speaker if part.every == 0 else None)
 
 
 def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance: int) -> Float32:
-    """Each row for `every` frames (0: the only row for all)."""
+    """Repeat each row for `every` frames (0: the only row for all)."""
     if part.every == 0:
         if len(rows) != 1:
             raise ExternalError(f"{name}: {part.name} has {len(rows)} rows, where one vector is expected (every: 0)")
@@ -193,7 +193,7 @@ def _stretched(rows: Float32, frames: int, part: External, name: str, tolerance:
 
 
 def stored_parts(sources: Sources, utterance: Utterance) -> tuple[StoredPart, ...]:
-    """The columns of a store; how wide matrices from elsewhere are, an utterance tells."""
+    """Return the columns of a store; how wide matrices from elsewhere are, an utterance tells."""
     return tuple(
         StoredPart(p.name, p.fbank.num_bins, p.deltas, p.normalise, p.spliced)
         if isinstance(p, Filterbank)

@@ -52,13 +52,13 @@ class StoreStretch:
     end: int
 
     def bytes(self, offsets: Integers, width: int) -> tuple[int, int]:
-        """Place of its features in the bytes of the array, in whole units."""
+        """Return the place of its features in the bytes of the array, in whole units."""
         row = 4 * width
         return int(offsets[self.first]) * row // UNIT * UNIT, -(-int(offsets[self.end]) * row // UNIT) * UNIT
 
 
 def stretches(index: Mapping[str, Any]) -> tuple[list[StoreStretch], list[StoreStretch]]:
-    """The shards of a store's index, and the stretches of other splits."""
+    """Return the shards of a store's index, and the stretches of other splits."""
     train, held_out = index[IN_SHARDS]["train"], index[IN_SHARDS]["held_out"]
     return (
         [StoreStretch(f"train-{n:03d}-of-{len(train):03d}", int(a), int(b)) for n, (a, b) in enumerate(train)],
@@ -67,15 +67,15 @@ def stretches(index: Mapping[str, Any]) -> tuple[list[StoreStretch], list[StoreS
 
 
 def shard_of(shards: Sequence[StoredShard], position: int) -> int | None:
-    """Number of the shard of the utterance at `position` of the store; None: it is in none."""
+    """Return the number of the shard of the utterance at `position` of the store; None: it is in none."""
     return next((number for number, one in enumerate(shards) if one.first <= position < one.end), None)
 
 
 def open_shards(
     folder: Path, index: Mapping[str, Any], offsets: Integers, shape: tuple[int, int]
 ) -> tuple[npt.NDArray[np.float32], tuple[StoredShard, ...]]:
-    """The array of all utterances of a store, (frames, F) as `shape` says, and its shards; rows of those that are
-    missing are zeros.
+    """Return the array of all utterances of a store, (frames, F) as `shape` says, and its shards; rows of those that
+    are missing are zeros.
 
     Raises:
         UserError: no shard is here, or one is of other features or cut short; features of another split are missing.
@@ -96,19 +96,20 @@ def open_shards(
 
 
 def absent_shards(folder: Path) -> list[int]:
-    """Numbers of the shards of a store that are not here, by the names of those that are; none where it has none."""
+    """Return numbers of the shards of a store that are not here, by the names of those that are; none where it has
+    none."""
     here = [path.parent.name for path in shard_files(folder) if path.parent.name.startswith("train-")]
     shards = int(here[0].rpartition("-")[2]) if here else 0
     return sorted(set(range(shards)) - {int(name.split("-")[1]) for name in here})
 
 
 def shard_files(folder: Path) -> list[Path]:
-    """The files that say which shards of a store are here, in order."""
+    """Return the files that say which shards of a store are here, in order."""
     return sorted((folder / SHARDS).glob(f"*/{SHARD}"))
 
 
 def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offsets: Integers, width: int) -> FilePiece:
-    """The file of a stretch, if it is of these features.
+    """Return the file of a stretch, if it is of these features.
 
     Raises:
         UserError: it is missing, or of others.
@@ -125,5 +126,5 @@ def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offset
 
 
 def shard_facts(stretch: StoreStretch, index: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of a stretch's `shard.json`, but for checksums."""
+    """Return the content of a stretch's `shard.json`, but for checksums."""
     return {"version": 1, "of": index.get("fingerprint", ""), "utterances": [stretch.first, stretch.end]}

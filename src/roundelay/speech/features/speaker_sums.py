@@ -19,7 +19,7 @@ class SpeakerSums:
         self._sums: dict[str, tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
 
     def add(self, speaker: str, features: Float32) -> None:
-        """More frames (frames, F) of a speaker."""
+        """Add more frames (frames, F) of a speaker."""
         zero = (0, np.zeros(self._features), np.zeros(self._features))
         count, total, squares = self._sums.get(speaker, zero)
         double = features.astype(np.float64)
@@ -30,7 +30,8 @@ class SpeakerSums:
         )
 
     def finish(self, parts: Sequence[StoredPart]) -> SpeakerStats:
-        """The statistics of all speakers; columns of parts that are not normalised have mean 0 and deviation 1."""
+        """Return the statistics of all speakers; columns of parts that are not normalised have mean 0 and deviation
+        1."""
         names = tuple(sorted(self._sums))
         counts = np.array([self._sums[name][0] for name in names], dtype=np.int64)
         mean = np.stack([self._sums[name][1] for name in names]) / counts[:, None]

@@ -44,7 +44,7 @@ class SpeakerStats:
     STD_FLOOR = 1e-3
 
     def indices(self, utterances: Sequence[Utterance]) -> list[int]:
-        """The index of each utterance's speaker."""
+        """Return the index of each utterance's speaker."""
         of = {name: index for index, name in enumerate(self.names)}
         return [of[u.speaker] for u in utterances]
 
@@ -172,7 +172,7 @@ class FeatureStore:
             )
 
     def position(self, utterance: str) -> int:
-        """The place of an utterance in `utterance_ids`.
+        """Return the place of an utterance in `utterance_ids`.
 
         Raises:
             UserError: it has no features.
@@ -188,22 +188,22 @@ class FeatureStore:
         raise UserError(f"{self.folder}: no features of utterance {utterance}. {remedy}")
 
     def span(self, utterance: str) -> tuple[int, int]:
-        """(first frame in `array`, number of frames) of an utterance."""
+        """Return (first frame in `array`, number of frames) of an utterance."""
         position = self.position(utterance)
         first = int(self.offsets[position])
         return first, int(self.offsets[position + 1]) - first
 
     def frames(self, utterance: str) -> int:
-        """Number of frames of an utterance."""
+        """Return the number of frames of an utterance."""
         return self.span(utterance)[1]
 
     def get(self, utterance: str) -> Float32:
-        """The features of an utterance, (its frames, F): a read-only view."""
+        """Return the features of an utterance, (its frames, F): a read-only view."""
         first, frames = self.span(utterance)
         return self.array[first : first + frames]
 
     def frame_times(self, frames: int) -> npt.NDArray[np.float64]:
-        """(frames,): the centre of each, in seconds from the beginning of the utterance."""
+        """Return (frames,): the centre of each, in seconds from the beginning of the utterance."""
         return np.arange(frames, dtype=np.float64) * np.float64(self.frame_shift) + np.float64(self.frame_length / 2)
 
     @cached_property
@@ -213,7 +213,7 @@ class FeatureStore:
         return {part.name: slice(end - part.width, end) for part, end in zip(self.parts, ends, strict=True)}
 
     def filterbank(self) -> slice:
-        """The columns of the first filterbank.
+        """Return the columns of the first filterbank.
 
         Raises:
             UserError: the store has none.
@@ -226,16 +226,17 @@ class FeatureStore:
         )
 
     def speaker_of(self, utterance: str) -> int:
-        """The index of an utterance's speaker in `speakers.names`."""
+        """Return the index of an utterance's speaker in `speakers.names`."""
         return int(self.speaker_indices[self.position(utterance)])
 
     def speaker_stats(self, utterance: str) -> tuple[Float32, Float32]:
-        """(mean (F,), std (F,)) of the speaker of an utterance."""
+        """Return (mean (F,), std (F,)) of the speaker of an utterance."""
         speaker = self.speaker_of(utterance)
         return self.speakers.mean[speaker], self.speakers.std[speaker]
 
     def normalised(self, utterance: str) -> Float32:
-        """The features of an utterance with its speaker's mean and variance normalised, (its frames, F), a copy."""
+        """Return the features of an utterance with its speaker's mean and variance normalised, (its frames, F), a
+        copy."""
         mean, std = self.speaker_stats(utterance)
         normal: Float32 = (self.get(utterance) - mean) / std
         return normal

@@ -41,7 +41,7 @@ NO_WARPS: Final = Warps()
 
 
 def group_of(text: str) -> str | frozenset[str]:
-    """A group by its name, or the speakers that a file lists, the first word of each line.
+    """Return a group by its name, or the speakers that a file lists, the first word of each line.
 
     Raises:
         UserError: neither.
@@ -58,7 +58,7 @@ def group_of(text: str) -> str | frozenset[str]:
 
 
 def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
-    """The utterances, then the copies at each factor but 1, of originals alone.
+    """Return the utterances, then the copies at each factor but 1, of originals alone.
 
     Raises:
         UserError: a factor is not between 0.8 and 1.25, or is there twice; the group is empty, or nobody is known to be

@@ -55,7 +55,7 @@ class Aligned:
 
 
 def shortest(words: Sequence[str], lexicon: Lexicon) -> int:
-    """The fewest frames that words can be aligned to: three for each phone of their shortest pronunciations."""
+    """Return the fewest frames that words can be aligned to: three for each phone of their shortest pronunciations."""
     return STATES * sum(min(len(phones) for phones in lexicon.pronunciations[word]) for word in words)
 
 
@@ -140,8 +140,8 @@ def utterance_graph(
 
 
 def phone_loop(tying: Tying) -> UtteranceGraph:
-    """Any phones in any order, by a tying that ignores neighbours: what no words can do better than, but for the cost
-    of silences."""
+    """Return any phones in any order, by a tying that ignores neighbours: what no words can do better than, but for the
+    cost of silences."""
     # All phones come from one state and lead back to it: with an arc for each pair a search takes thrice as long.
     number = {(phone, EDGE, EDGE): phone - 1 for phone in range(1, len(tying.phones) + 1)}
     links = [(-1, target, 0.0) for target in number.values()]
@@ -156,8 +156,8 @@ def _with_states(
     tying: Tying,
     back: bool = False,
 ) -> UtteranceGraph:
-    """The states of each instance, one after the other from 1 on; state 0 is the start, and with `back` every instance
-    leads back there."""
+    """Return the states of each instance, one after the other from 1 on; state 0 is the start, and with `back` every
+    instance leads back there."""
     keys = np.array(list(number))
     phone = np.array(phone_at)[keys[:, 0]]
     silence = phone == SILENCE
@@ -194,7 +194,7 @@ def _with_states(
 
 
 def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Aligned | None:
-    """The best path, or None when no beam is wide enough for any path to reach the end.
+    """Return the best path, or None when no beam is wide enough for any path to reach the end.
 
     Args:
         scores: (T, U) scaled log-likelihoods of `graph.pdfs`.

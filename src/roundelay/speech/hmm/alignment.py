@@ -82,7 +82,7 @@ class AlignSummary:
     )  # not made now: it was there, from the same corpus and configuration
 
     def __str__(self) -> str:
-        """Text for people."""
+        """Return text for people."""
         parts = [f"{self.aligned[s]} of {n} {s}" for s, n in self.utterances.items()]
         text = f"aligned {', '.join(parts)} utterances; {self.num_pdfs} pdfs, {100 * self.silence_share:.1f} % silence"
         asked = self.config.get("tied_states")
@@ -98,7 +98,7 @@ class AlignSummary:
         return f"{text} (there already, from the same corpus and configuration)" if self.again else text
 
     def _why_other(self) -> str:
-        """The reason why there are not as many tied states as were asked for."""
+        """Return the reason why there are not as many tied states as were asked for."""
         if self.num_pdfs > self.config["tied_states"]:
             return "every state of every phone has one at least"
         return (
@@ -150,13 +150,13 @@ class Alignment:
         return cls(folder, pdf, phones, states, tree.num_pdfs, tree.tying(), tree, summary)
 
     def counts(self, frames: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.int64]:
-        """(S,) frames of each pdf, of all aligned frames or of those in the mask (T,): the prior of the pdfs."""
+        """Return (S,) frames of each pdf, of all aligned frames or of those in the mask (T,): the prior of the pdfs."""
         pdf = self.pdf if frames is None else self.pdf[frames]
         return np.bincount(pdf[pdf >= 0], minlength=self.num_pdfs)
 
 
 def read_summary(folder: Path) -> AlignSummary | None:
-    """The summary of an alignment; None if there is no (complete) one.
+    """Return the summary of an alignment; None if there is no (complete) one.
 
     Raises:
         UserError: align.json is not what this version writes, or a file it names is damaged.
@@ -176,7 +176,7 @@ def read_summary(folder: Path) -> AlignSummary | None:
 
 
 def require_summary(folder: Path) -> AlignSummary:
-    """The summary of an alignment that must be there.
+    """Return the summary of an alignment that must be there.
 
     Raises:
         UserError: there is no (complete) one; as `read_summary`.
@@ -210,6 +210,6 @@ def write_alignment(
 
 
 def silence_share(phones: npt.NDArray[np.int16]) -> float:
-    """Share of silence among the aligned frames; 0 without any."""
+    """Return the share of silence among the aligned frames; 0 without any."""
     aligned = int((phones > 0).sum())
     return int((phones == SILENCE).sum()) / aligned if aligned else 0.0

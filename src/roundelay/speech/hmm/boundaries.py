@@ -105,11 +105,11 @@ class BoundaryErrors:
         return 1000 * float(np.median(np.abs(self.seconds)))
 
     def within(self, seconds: float) -> float:
-        """Share of errors that are no larger."""
+        """Return the share of errors that are no larger."""
         return float((np.abs(self.seconds) <= seconds + 1e-9).mean())
 
     def __str__(self) -> str:
-        """Text for people."""
+        """Return text for people."""
         return (
             f"phones begin {self.median_ms:.1f} ms from where they were synthesised (median of {len(self.seconds):,}); "
             f"{100 * self.within(0.02):.0f} % within 20 ms, {100 * self.within(0.05):.0f} % within 50 ms; "
@@ -118,7 +118,7 @@ class BoundaryErrors:
 
 
 def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
-    """A line for each split of a synthesised corpus, none for speech whose times nobody knows."""
+    """Return a line for each split of a synthesised corpus, none for speech whose times are unknown."""
     times = corpus.folder / PHONE_TIMES
     if not times.is_file():
         return []
@@ -155,7 +155,8 @@ def boundary_errors(
 
 
 def read_phone_times(path: Path) -> Iterator[tuple[str, Begins]]:
-    """(utterance, its phones without pauses) from the lines of a file; names without marks of stress and variant."""
+    """Yield (utterance, its phones without pauses) from the lines of a file; names without marks of stress and
+    variant."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -175,7 +176,7 @@ def _plain(name: str) -> str:
 
 
 def phone_begins(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8], names: Sequence[str]) -> Begins:
-    """The phones of one aligned utterance (T,) without silence, and when they begin."""
+    """Return the phones of one aligned utterance (T,) without silence, and when they begin."""
     if not len(phones):
         return []
     new = np.concatenate([[True], (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])])
@@ -188,7 +189,7 @@ def phone_begins(phones: npt.NDArray[np.int16], states: npt.NDArray[np.int8], na
 
 
 def matched(aligned: Sequence[str], known: Sequence[str]) -> list[tuple[int, int]]:
-    """Places of phones that mean the same, by least edits between the two sequences."""
+    """Return places of phones that mean the same, by least edits between the two sequences."""
     same = [[a in SAME.get(k, frozenset([k])) for k in known] for a in aligned]
     rows = [list(range(len(known) + 1))]
     for i in range(len(aligned)):

@@ -23,7 +23,8 @@ Float32 = npt.NDArray[np.float32]
 
 
 def cepstral_matrix(filters: int) -> Float32:
-    """(F, C): orthonormal type-2 cosine transform, times 1 + L/2 sin(pi n / L) so that all cepstra weigh alike."""
+    """Return (F, C): orthonormal type-2 cosine transform, times 1 + L/2 sin(pi n / L) so that all cepstra weigh
+    alike."""
     n = np.arange(CEPSTRA)
     basis: npt.NDArray[np.float64] = np.sqrt(2 / filters) * np.cos(
         np.pi * n * (np.arange(filters)[:, None] + 0.5) / filters
@@ -34,7 +35,7 @@ def cepstral_matrix(filters: int) -> Float32:
 
 
 def deltas(frames: Float32, window: int = DELTA_WINDOW) -> Float32:
-    """Slopes over 2 window + 1 frames by linear regression, (T, C) -> (T, C); edge frames are repeated."""
+    """Return slopes over 2 window + 1 frames by linear regression, (T, C) -> (T, C); edge frames are repeated."""
     padded = np.pad(frames, ((window, window), (0, 0)), mode="edge")
     total = len(frames)
     slope = np.zeros_like(frames)
@@ -45,7 +46,7 @@ def deltas(frames: Float32, window: int = DELTA_WINDOW) -> Float32:
 
 
 def all_cepstra(store: FeatureStore) -> Float32:
-    """(T, 3 C): cepstra with zero mean and unit variance per speaker, their deltas, and the deltas of those.
+    """Return (T, 3 C): cepstra with zero mean and unit variance per speaker, their deltas, and the deltas of those.
 
     Frames are in the store's order; deltas do not look across utterances.
     """

@@ -67,7 +67,7 @@ class Fit:
     median: float = field(default=1.0)
 
     def to_json(self) -> dict[str, Any]:
-        """The fit as align.json keeps it."""
+        """Return the fit as align.json keeps it."""
         return {
             "median": round(self.median, 3),
             "of": len(self.fits),
@@ -77,7 +77,7 @@ class Fit:
 
 
 def warnings(fit: Mapping[str, Any] | None, folder: Path) -> list[str]:
-    """Warnings from a `Fit.to_json`; none for a corpus that fits."""
+    """Return warnings from a `Fit.to_json`; none for a corpus that fits."""
     if not fit or not fit["of"]:
         return []
     found = []
@@ -176,7 +176,7 @@ def _fit(scored: Scored, own: float | None) -> float:
 
 
 def _folds(task: Task, seed: int) -> dict[str, int]:
-    """The fold of every training utterance."""
+    """Return the fold of every training utterance."""
     training = [spoken.id for spoken in task.training if spoken.id not in task.failed]
     order = stream(seed, "fit", "folds").permutation(len(training))
     return {training[i]: place % FOLDS for place, i in enumerate(order)}
@@ -185,7 +185,7 @@ def _folds(task: Task, seed: int) -> dict[str, int]:
 def _models(
     task: Task, tying: Tying, labels: Labels, frames: Float32, fold_of: Mapping[str, int], scratch: Path, seed: int
 ) -> list[Path]:
-    """Monophone mixtures for each fold, of the other folds' frames."""
+    """Return monophone mixtures for each fold, of the other folds' frames."""
     files = []
     names = list(fold_of)
     for fold in range(FOLDS):
@@ -219,7 +219,7 @@ def _mixtures(frames: Float32, pdfs: npt.NDArray[np.int32], num_pdfs: int, rng: 
 
 
 def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon, seed: int) -> dict[str, list[str]]:
-    """For every utterance, others of like length that say something else."""
+    """Return for every utterance, others of like length that say something else."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     order = sorted(names, key=lambda name: (length[name], name))
     found: dict[str, list[str]] = {}
@@ -238,7 +238,7 @@ def _others(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon
 
 
 def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexicon) -> dict[str, list[str]]:
-    """For each utterance, the others of these that say something else, short enough for its frames."""
+    """Return for each utterance, the others of these that say something else, short enough for its frames."""
     length = {name: shortest(spoken[name].words, lexicon) for name in names}
     return {
         one: [o for o in names if spoken[o].words != spoken[one].words and length[o] <= spoken[one].frames]
@@ -247,7 +247,7 @@ def _partners(spoken: Mapping[str, Spoken], names: Sequence[str], lexicon: Lexic
 
 
 def _swapped(names: Sequence[str], gains: Mapping[tuple[str, str], float], least: float) -> list[tuple[str, str]]:
-    """Pairs that fit better with each other's transcripts, the surest first; each utterance once.
+    """Return pairs that fit better with each other's transcripts, the surest first; each utterance once.
 
     Args:
         gains: in fit, of the first of a pair with the transcript of the second; missing: it was not tried.

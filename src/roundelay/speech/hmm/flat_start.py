@@ -108,7 +108,7 @@ class AlignConfig:
             raise UserError(f"Alignment options: {'; '.join(problems)}.")
 
     def deciding(self) -> dict[str, Any]:
-        """The fields that decide the result, as align.json holds them."""
+        """Return the fields that decide the result, as align.json holds them."""
         fields = json.loads(json.dumps(asdict(self)))
         del fields["workers"], fields["check_fit"]
         for later, default in (("position_dependent", False), ("silence_states", STATES)):
@@ -172,7 +172,7 @@ def train_alignments(
 
 
 def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
-    """State that an interrupted run has left, which is said."""
+    """Return the state that an interrupted run has left, which is said."""
     kept, remark = Unfinished.of(out, task)
     if remark:
         progress.start("what was trained before")
@@ -182,7 +182,8 @@ def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
 
 
 def _trained(training: "EmTraining", lexicon: Lexicon) -> tuple[Mixtures, Mixtures, DecisionTree, int]:
-    """Monophones, triphones and their tree, and how many contexts it has seen; from where an interrupted run was."""
+    """Return monophones, triphones and their tree, and how many contexts it has seen; from where an interrupted run
+    was."""
     config, kept = training.config, training.kept
     assert kept is not None
     single = untied(lexicon.phones, config.silence_states)
@@ -227,7 +228,7 @@ class EmTraining:
     kept: Unfinished | None = None  # what is kept after each pass; None: nothing
 
     def flat_start(self, lexicon: Lexicon, tying: Tying) -> None:
-        """Equal parts for all states of silence, each word's first pronunciation, silence."""
+        """Label frames by equal parts for all states of silence, each word's first pronunciation, silence."""
         self.task.complain(self.config.failure_share)
         for spoken in self.task.training:
             phones = [
@@ -243,7 +244,8 @@ class EmTraining:
             self.labels.put(spoken, found)
 
     def train(self, stage: str, tree: DecisionTree, gaussians: int) -> Mixtures:
-        """Passes of EM, alignment before some of them, components added after each until `settle` passes are left."""
+        """Run passes of EM, alignment before some of them, components added after each until `settle` passes are
+        left."""
         config, mono = self.config, tree.context == 1
         passes = config.mono_passes if mono else config.tri_passes
         realign_at = config.mono_realign if mono else config.tri_realign
@@ -292,7 +294,7 @@ class EmTraining:
         }
 
     def contexts(self) -> tuple[Float32, npt.NDArray[np.int64]]:
-        """(frames (N, D), their contexts (N, 4)) of the training split."""
+        """Return (frames (N, D), their contexts (N, 4)) of the training split."""
         training = self.task.training
         spans = [slice(s.first, s.first + s.frames) for s in training]
         context = [windows(self.labels.phones[span], self.labels.states[span]) for span in spans]

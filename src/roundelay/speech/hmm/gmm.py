@@ -57,7 +57,7 @@ class Mixtures:
         return _linear_form(self.weights, self.means, self.variances)
 
     def loglikes(self, frames: Float32, pdfs: Ints | None = None) -> Float32:
-        """(T, S) log-likelihoods of frames (T, D); or of the pdfs asked for only, (T, len(pdfs))."""
+        """Return (T, S) log-likelihoods of frames (T, D); or of the pdfs asked for only, (T, len(pdfs))."""
         starts, ends = self.first[:-1], self.first[1:]
         if pdfs is not None:
             starts, ends = starts[pdfs], ends[pdfs]
@@ -82,7 +82,7 @@ class Mixtures:
 
 
 def _log_sum(scores: Float32) -> Float32:
-    """log sum exp over the middle axis, (S, K, T) -> (S, T); overwrites its argument."""
+    """Return log sum exp over the middle axis, (S, K, T) -> (S, T); overwrites its argument."""
     if scores.shape[1] == 1:
         return scores[:, 0]
     best: Float32 = scores.max(1)
@@ -92,18 +92,18 @@ def _log_sum(scores: Float32) -> Float32:
 
 
 def _moments(frames: Float32) -> Float32:
-    """(T, 2 D + 1): frames, their squares, and ones."""
+    """Return (T, 2 D + 1): frames, their squares, and ones."""
     return np.concatenate([frames, frames * frames, np.ones((len(frames), 1), np.float32)], axis=1)
 
 
 def _linear_form(weights: Float64, means: Float64, variances: Float64) -> Float32:
-    """(G, 2 D + 1): its product with the moments of a frame is log w N(x) of every component."""
+    """Return (G, 2 D + 1): its product with the moments of a frame is log w N(x) of every component."""
     offset = np.log(weights) - 0.5 * (np.log(2 * np.pi * variances) + means * means / variances).sum(1)
     return np.concatenate([means / variances, -0.5 / variances, offset[:, None]], axis=1).astype(np.float32)
 
 
 def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
-    """One Gaussian per pdf; a pdf with few frames gets the variance of all frames, without any, their mean too.
+    """Return one Gaussian per pdf; a pdf with few frames gets the variance of all frames, without any, their mean too.
 
     `pdfs` (T,) holds -1 for frames of none; "all frames" are the others.
     """
@@ -125,7 +125,7 @@ Part = tuple[Float64, Float64, Float64]
 
 
 def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2) -> Mixtures:
-    """Some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
+    """Run some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
     rows = rows_of(pdfs, mixtures.num_pdfs)
     return joined(reestimate_some(mixtures, frames, rows, range(mixtures.num_pdfs), rounds), mixtures.floor)
 
@@ -133,7 +133,8 @@ def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2)
 def reestimate_some(
     mixtures: Mixtures, frames: Float32, rows: Sequence[Ints], some: range, rounds: int = 2
 ) -> list[Part]:
-    """The same for some pdfs only: each is a problem of its own. `rows` holds the frames of each, as of `rows_of`."""
+    """Return the same for some pdfs only: each is a problem of its own. `rows` holds the frames of each, as of
+    `rows_of`."""
     parts = []
     for pdf in some:
         own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
@@ -147,7 +148,7 @@ def reestimate_some(
 
 
 def _em(part: Part, moments: Float32, floor: Float64) -> Part:
-    """One round for one pdf; `moments` as of `_moments`."""
+    """Run one round for one pdf; `moments` as of `_moments`."""
     scores = moments @ _linear_form(*part).T
     scores -= scores.max(1, keepdims=True)
     posteriors = np.exp(scores, out=scores)
@@ -187,13 +188,13 @@ def split(mixtures: Mixtures, frames: Ints, components: int, rng: np.random.Gene
 
 
 def joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
-    """The mixtures of all pdfs, in order."""
+    """Return the mixtures of all pdfs, in order."""
     weights, means, variances = (np.concatenate([part[i] for part in parts]) for i in range(3))
     return Mixtures(weights, means, variances, np.cumsum([0, *(len(part[0]) for part in parts)]), floor)
 
 
 def rows_of(pdfs: Ints, num_pdfs: int) -> list[npt.NDArray[np.int64]]:
-    """The frames of each pdf."""
+    """Return the frames of each pdf."""
     order = np.argsort(pdfs, kind="stable")
     bounds = np.searchsorted(pdfs[order], np.arange(num_pdfs + 1))
     return [order[a:b] for a, b in itertools.pairwise(bounds)]

@@ -123,7 +123,8 @@ class Aligners:
             yield from found
 
     def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
-        """EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the workers."""
+        """Run EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the
+        workers."""
         step = -(-mixtures.num_pdfs // EM_JOBS)
         jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
         parts = [part for some in self._workers.in_order(_reestimate, jobs) for part in some]
@@ -183,14 +184,14 @@ class Worker:
         return Scored(job.id, scores, float(loglikes.max(1).mean()) / job.scale if loop is None else loop)
 
     def _take(self, tree: Path) -> Tying:
-        """The tying in a file; graphs are kept while it stays the same."""
+        """Return the tying in a file; graphs are kept while it stays the same."""
         if tree != self._tree or self._tying is None:
             self._tying, self._tree = DecisionTree.from_json(read_json(tree)).tying(), tree
             self._graphs, self._loop = {}, None
         return self._tying
 
     def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
-        """EM for some pdfs."""
+        """Run EM for some pdfs."""
         assert self._frames is not None
         read = self._read(mixtures)
         if pdfs != self._rows_file:

@@ -52,7 +52,7 @@ class RealignConfig:
             raise UserError(f"Realignment: scale is {self.scale}: give a number above 0; {REALIGN_SCALE} is usual.")
 
     def deciding(self) -> dict[str, Any]:
-        """The fields that decide the result, as align.json holds them."""
+        """Return the fields that decide the result, as align.json holds them."""
         return {
             "scale": self.scale,
             "beams": list(self.beams),

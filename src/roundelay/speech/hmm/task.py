@@ -97,7 +97,7 @@ class Task:
         return [self.spoken[name] for name in self.splits[TRAIN] if name in self.spoken]
 
     def already(self, out: Path) -> AlignSummary | None:
-        """The summary of this very alignment if `out` holds it."""
+        """Return the summary of this very alignment if `out` holds it."""
         there = read_summary(out)
         if there is None:
             return None
@@ -138,7 +138,7 @@ class Task:
         return lost
 
     def checked(self, name: str, loglikes: Float32, pdfs: int) -> Float32:
-        """The log-likelihoods of an utterance, if they are usable."""
+        """Return the log-likelihoods of an utterance, if they are usable."""
         expected = self.spoken[name].frames, pdfs
         if loglikes.shape != expected:
             raise UserError(f"{name}: log-likelihoods are {loglikes.shape}, expected (frames, pdfs) = {expected}.")
@@ -149,7 +149,7 @@ class Task:
     def summary(
         self, labels: Labels, tree: DecisionTree, *, contexts_seen: int, gaussians: int, share: float
     ) -> AlignSummary:
-        """The summary of a finished alignment.
+        """Return the summary of a finished alignment.
 
         Raises:
             UserError: too many utterances failed, or all of a split.
@@ -179,7 +179,7 @@ class Task:
     def complain(self, share: float) -> None:
         """Raise a UserError if more than this share of all utterances failed, or all of a split.
 
-        Held-out utterances with words that nobody knows do not count: whoever prepared the corpus chose to skip them.
+        Held-out utterances with unknown words do not count: the preparation of the corpus chose to skip them.
         """
         total = sum(len(ids) for ids in self.splits.values())
         empty = [name for name, ids in self.splits.items() if all(i in self.failed for i in ids)]
@@ -197,7 +197,7 @@ class Task:
 
 @contextmanager
 def scratch_folder(out: Path) -> Iterator[Path]:
-    """A folder for what only this run needs, beside its results: the same disk, the same message when it is full.
+    """Make a folder for what only this run needs, beside its results: the same disk, the same message when it is full.
 
     Folders of runs that were killed are removed.
     """

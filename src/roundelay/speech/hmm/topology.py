@@ -46,23 +46,23 @@ class Tying:
         return int(self.table.shape[3])
 
     def states(self, phone: int) -> int:
-        """Number of states of a phone."""
+        """Return the number of states of a phone."""
         return int((self.table[EDGE, phone, EDGE] >= 0).sum())
 
     def pdf(self, left: int, phone: int, right: int, state: int) -> int:
-        """The pdf of one state between its neighbours."""
+        """Return the pdf of one state between its neighbours."""
         return int(self.table[left, phone, right, state])
 
     def of_window(self, window: Sequence[int], state: int) -> int:
-        """The pdf of the last but one (triphones) or last phone of a window of `context` phones."""
+        """Return the pdf of the last but one (triphones) or last phone of a window of `context` phones."""
         left = window[0] if self.context > 1 else EDGE
         right = window[2] if self.context > 2 else EDGE
         return self.pdf(left, window[min(1, self.context - 1)], right, state)
 
 
 def transitions(states: int) -> list[tuple[int, int]]:
-    """Pairs of states of which one may follow the other (besides itself) in a phone of so many, in order; it ends after
-    the last."""
+    """Return pairs of states of which one may follow the other (besides itself) in a phone of so many, in order; it
+    ends after the last."""
     if states <= STATES:
         return [(state, state + 1) for state in range(states - 1)]
     last = states - 1
@@ -71,7 +71,7 @@ def transitions(states: int) -> list[tuple[int, int]]:
 
 
 def monophones(phones: Sequence[str]) -> Tying:
-    """Every state of every phone for itself: pdf = 3 (phone - 1) + state."""
+    """Return every state of every phone for itself: pdf = 3 (phone - 1) + state."""
     size = len(phones) + 1
     own = (STATES * np.arange(-1, size - 1)[:, None] + np.arange(STATES)).astype(np.int32)
     own[0] = -1

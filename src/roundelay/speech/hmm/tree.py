@@ -72,7 +72,7 @@ class DecisionTree:
         return len({node.pdf for node in self.nodes if isinstance(node, Leaf)})
 
     def tying(self) -> Tying:
-        """The table of every context, seen or not."""
+        """Return the table of every context, seen or not."""
         size = len(self.phones) + 1
         table = np.full((size, size, size, max(len(roots) for roots in self.roots)), -1, np.int32)
         for phone, roots in enumerate(self.roots, 1):
@@ -95,7 +95,7 @@ class DecisionTree:
         return Tying(self.phones, self.context, self.num_pdfs, table)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping; the inverse of `from_json`."""
+        """Return a plain mapping; the inverse of `from_json`."""
         nodes: list[dict[str, Any]] = []
         for node in self.nodes:
             if isinstance(node, Leaf):
@@ -113,7 +113,7 @@ class DecisionTree:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "DecisionTree":
-        """Raises UserError (without a file name: the caller has it) when the mapping is not a tree."""
+        """Return the tree of a mapping; raise UserError (without a file name: the caller has it) if it is none."""
         try:
             if value["version"] != TREE_VERSION:
                 raise UserError("state tying of another version of Roundelay")
@@ -145,7 +145,8 @@ class DecisionTree:
 
 
 def sharing(phones: Sequence[str]) -> list[tuple[int, ...]]:
-    """Ids of the phones that share their trees: forms of one phone by its position in the word; silence by itself."""
+    """Return ids of the phones that share their trees: forms of one phone by its position in the word; silence by
+    itself."""
     marked = are_by_position(phones)
     groups: dict[str, list[int]] = {}
     for number, phone in enumerate(phones, 1):
@@ -154,7 +155,8 @@ def sharing(phones: Sequence[str]) -> list[tuple[int, ...]]:
 
 
 def _roots(phones: Sequence[str], silence_states: int) -> tuple[tuple[tuple[int, ...], ...], list[tuple[int, ...]]]:
-    """(root by phone and state, the phones of each root): roots are nodes 0, 1, ... by sharing phones and state."""
+    """Return (root by phone and state, the phones of each root): roots are nodes 0, 1, ... by sharing phones and
+    state."""
     by_phone: dict[int, tuple[int, ...]] = {}
     owners: list[tuple[int, ...]] = []
     for group in sharing(phones):
@@ -165,7 +167,8 @@ def _roots(phones: Sequence[str], silence_states: int) -> tuple[tuple[tuple[int,
 
 
 def untied(phones: Sequence[str], silence_states: int = STATES) -> DecisionTree:
-    """Monophones as trees that ask nothing: pdf = 3 (phone - 1) + state, without regard to the position in the word."""
+    """Return monophones as trees that ask nothing: pdf = 3 (phone - 1) + state, without regard to the position in the
+    word."""
     roots, owners = _roots(phones, silence_states)
     return DecisionTree(tuple(phones), 1, roots, tuple(Leaf(i) for i in range(len(owners))))
 
@@ -184,7 +187,8 @@ class Statistics:
 
 
 def windows(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """(T, 4): left neighbour, phone, right neighbour and state of every frame of ONE utterance, from its alignment.
+    """Return (T, 4): left neighbour, phone, right neighbour and state of every frame of ONE utterance, from its
+    alignment.
 
     A phone begins where the phone changes or the state goes back; neighbours beyond the ends are phone 0.
     """
@@ -211,7 +215,8 @@ def accumulate(frames: npt.NDArray[np.float32], context: npt.NDArray[np.int64]) 
 
 
 def likelihood(count: Float64, sums: Float64, squares: Float64) -> Float64:
-    """Log-likelihood of frames under the Gaussian that fits them best; counts (...), sums and squares (..., D)."""
+    """Return the log-likelihood of frames under the Gaussian that fits them best; counts (...), sums and squares (...,
+    D)."""
     n = np.maximum(count, 1e-9)[..., None]
     variance = np.maximum(squares / n - (sums / n) ** 2, VARIANCE_FLOOR)
     result: Float64 = -0.5 * count * (np.log(2 * np.pi * variance) + 1).sum(-1)
@@ -219,7 +224,8 @@ def likelihood(count: Float64, sums: Float64, squares: Float64) -> Float64:
 
 
 def phone_classes(means: Float64, counts: Float64) -> list[frozenset[int]]:
-    """The classes questions ask for: the utterance edge, each phone, and every cluster met on merging the closest two.
+    """Return the classes questions ask for: the utterance edge, each phone, and every cluster met on merging the
+    closest two.
 
     Closeness is Ward's: the squared distance that merging adds, n_a n_b / (n_a + n_b) |m_a - m_b|^2. Row p of `means`
     (P, D) belongs to phone p + 1.
@@ -305,7 +311,7 @@ class _Questions:
         self.answers = np.stack([np.isin(statistics.contexts[:, p], sorted(m)) for p, m in self.asked])
 
     def best(self, members: npt.NDArray[np.int64]) -> tuple[float, int, npt.NDArray[np.bool_]]:
-        """(gain, question, who says yes); question -1 if none leaves enough frames on both sides."""
+        """Return (gain, question, who says yes); question -1 if none leaves enough frames on both sides."""
         s = self.statistics
         count, sums, squares = s.count[members], s.sums[members], s.squares[members]
         answers = self.answers[:, members].astype(np.float64)
@@ -321,7 +327,7 @@ class _Questions:
 
 
 def _position_classes(phones: Sequence[str]) -> list[frozenset[int]]:
-    """Phones at the beginning of a word, at its end, inside, alone; and those two by two. None without marks."""
+    """Return phones at the beginning of a word, at its end, inside, alone; and those two by two. None without marks."""
     if not are_by_position(phones):
         return []
     begin, end, inside, single = (

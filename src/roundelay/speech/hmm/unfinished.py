@@ -45,7 +45,8 @@ class Unfinished:
 
     @classmethod
     def of(cls, out: Path, task: Task) -> tuple["Unfinished", str]:
-        """State that is kept in the folder of an alignment, if it is of this one; and a remark on what was there."""
+        """Return the state that is kept in the folder of an alignment, if it is of this one; and a remark on what was
+        there."""
         identity = {"fingerprint": task.fingerprint, "config": dict(task.config), "version": __version__}
         found = cls(out / UNFINISHED_FOLDER, identity)
         if not (found.folder / STATE_JSON).is_file():

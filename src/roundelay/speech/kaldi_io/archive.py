@@ -24,7 +24,8 @@ _ROWS_BEYOND = 3  # as Kaldi: times of segments are rounded to 10 ms, and frames
 
 
 def read_matrix(where: str, folder: Path = Path(), kind: Literal["matrix", "rows"] = "matrix") -> Real:
-    """The matrix at a place that a script file names, (T, F): float32, or float64 where it is stored so or is text.
+    """Return the matrix at a place that a script file names, (T, F): float32, or float64 where it is stored so or is
+    text.
 
     Args:
         where: the place.
@@ -43,7 +44,7 @@ def read_matrix(where: str, folder: Path = Path(), kind: Literal["matrix", "rows
 
 
 def read_archive(path: Path, kind: Kind = "matrix") -> Iterator[tuple[str, Object]]:
-    """Key and object of an archive, one after the other; a name that ends in `.gz` is unpacked on the way.
+    """Yield key and object of an archive, one after the other; a name that ends in `.gz` is unpacked on the way.
 
     Args:
         path: the archive.
@@ -68,13 +69,14 @@ def read_archive(path: Path, kind: Kind = "matrix") -> Iterator[tuple[str, Objec
 
 
 def read_int_vectors(path: Path) -> Iterator[tuple[str, Ints]]:
-    """Key and vector (T,) int32 of an archive, one after the other, as in `ali.1.gz`. Raises as `read_archive`."""
+    """Yield key and vector (T,) int32 of an archive, one after the other, as in `ali.1.gz`. Raises as
+    `read_archive`."""
     for key, vector in read_archive(path, "ints"):
         yield key, vector.astype(np.int32, copy=False)
 
 
 def _part(matrix: Object, place: Location, source: ByteSource) -> Any:
-    """The rows and columns that a location asks for."""
+    """Return the rows and columns that a location asks for."""
     rows, columns = matrix.shape
     first, last = place.rows or (0, rows - 1)
     left, right = place.columns or (0, columns - 1)

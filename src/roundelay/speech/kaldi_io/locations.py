@@ -70,7 +70,7 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def read_scp(path: Path) -> dict[str, str]:
-    """Key -> the rest of its line (see `parse_location`), in the order of the file.
+    """Return key -> the rest of its line (see `parse_location`), in the order of the file.
 
     Raises:
         ArchiveError: no such file, not text, an empty file, a key twice or alone on its line; all faults are listed.

@@ -28,7 +28,7 @@ NUMBER = np.dtype([("width", "u1"), ("value", "<i4")])  # a whole number in a bi
 
 
 def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: bool = False) -> Object:
-    """The next object, which must be of `kind`; `line_ended`: its key ended with a line, so it is text."""
+    """Return the next object, which must be of `kind`; `line_ended`: its key ended with a line, so it is text."""
     start = source.position
     if line_ended:
         return _text(source, b"", kind, key, start)
@@ -60,7 +60,7 @@ def read_object(source: ByteSource, kind: Kind, key: str | None, line_ended: boo
 
 
 def _form(source: ByteSource, key: str | None, start: int) -> tuple[Kind, bytes]:
-    """Kind of the object that begins after the binary mark, and the token that says so."""
+    """Return the kind of the object that begins after the binary mark, and the token that says so."""
     head = source.exactly(1, "an object", key)
     if head == b"\4":  # the width of a whole number
         return "ints", head
@@ -83,7 +83,7 @@ def _int32(source: ByteSource, key: str | None) -> int:
 
 
 def _text(source: ByteSource, line: bytes, kind: Kind, key: str | None, start: int) -> Object:
-    """An object written as text, whose first line has been read."""
+    """Return an object written as text, whose first line has been read."""
     if kind == "ints":
         return _text_ints(source, line, key, start)
     line = line.strip()

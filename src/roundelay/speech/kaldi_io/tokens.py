@@ -185,7 +185,7 @@ def expect(source: Input, *wanted: str) -> str:
 
 
 def read_count(source: Input, what: str) -> int:
-    """A number of things to come, each of which takes at least a byte."""
+    """Return a number of things to come, each of which takes at least a byte."""
     value = source.integer()
     if not 0 <= value <= source.left():
         raise source.wrong(f"{value} {what}, which cannot be")

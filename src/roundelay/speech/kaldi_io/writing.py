@@ -73,7 +73,7 @@ def _as_text(values: npt.NDArray[Any]) -> bytes:
 
 
 def _stored_shape(values: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Kaldi knows only one empty matrix, 0 x 0."""
+    """Return the shape as Kaldi has it: it knows only one empty matrix, 0 x 0."""
     return values.shape if values.size else (0,) * values.ndim
 
 

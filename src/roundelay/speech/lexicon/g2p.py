@@ -62,7 +62,7 @@ class G2p:
     _cache: dict[str, _Arcs] = field(default_factory=dict, repr=False)
 
     def pronounce(self, word: str, n: int = 1) -> list[Guess]:
-        """The best `n` pronunciations of a word, the best first; fewer, or none, if the model knows no more.
+        """Return the best `n` pronunciations of a word, the best first; fewer, or none, if the model knows no more.
 
         Case, and marks on letters that the dictionary never has (é), are ignored; so is punctuation it never has
         (HIGH-FLOWN is HIGHFLOWN). A word with another unknown letter or a digit has no pronunciation.
@@ -81,7 +81,7 @@ class G2p:
         return "".join(kept)
 
     def _search(self, letters: str, n: int) -> list[Guess]:
-        """Best paths by number of letters read and history; arcs read one or two letters, back-off arcs none."""
+        """Return best paths by number of letters read and history; arcs read one or two letters, back-off arcs none."""
         arcs, shorter, back_off = self._arcs, self.automaton.shorter, self.automaton.back_off
         length = self.automaton.length
         # By letters read: node -> phones -> cost.
@@ -149,12 +149,12 @@ def _best(paths: dict[Pronunciation, float], n: int) -> dict[Pronunciation, floa
 
 
 def spelling(word: str) -> str:
-    """The letters that the model sees: lower case, marks apart from their letters."""
+    """Return the letters that the model sees: lower case, marks apart from their letters."""
     return unicodedata.normalize("NFKD", word.casefold())
 
 
 def _is_spelled(word: str) -> bool:
-    """True if a word's letters say something about its sound: not so for <NOISE> or 3D."""
+    """Return True if a word's letters say something about its sound: not so for <NOISE> or 3D."""
     return any(map(str.isalpha, word)) and all(c.isalpha() or unicodedata.combining(c) or c in "'’.-_" for c in word)
 
 
@@ -188,7 +188,7 @@ def train_g2p(lexicon: Lexicon, *, order: int = ORDER, progress: Progress = _NOB
 
 
 def digest(lexicon: Lexicon, order: int = ORDER) -> str:
-    """Tells a dictionary, and what is learned from it, from others."""
+    """Return a digest that tells a dictionary, and the model learned from it, from others."""
     return hashlib.blake2b(f"{G2P_VERSION} {order}\n{lexicon.to_text()}".encode(), digest_size=16).hexdigest()
 
 
@@ -262,7 +262,7 @@ def _whole(a: Automaton) -> bool:
 
 
 def g2p_of(lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY) -> G2p:
-    """The model of a dictionary, from the file `cache` if it holds that, else trained and written there."""
+    """Return the model of a dictionary, from the file `cache` if it holds that, else trained and written there."""
     if cache.is_file():
         model = load_g2p(cache)
         if model.trained_on == digest(lexicon):
@@ -286,17 +286,17 @@ class G2pScore:
 
     @property
     def word_error_rate(self) -> float:
-        """In %."""
+        """Errors in %."""
         return 100 * self.wrong / max(1, self.words)
 
     @property
     def phone_error_rate(self) -> float:
-        """In %."""
+        """Errors in %."""
         return 100 * self.errors / max(1, self.phones)
 
 
 def hold_out(lexicon: Lexicon, share: float = 0.05, seed: int = 0) -> tuple[Lexicon, Lexicon]:
-    """(the rest, a random share) of a lexicon's words, each with all its pronunciations."""
+    """Return (the rest, a random share) of a lexicon's words, each with all its pronunciations."""
     drawn = stream(seed, "g2p held out").random(len(lexicon.words)) < share
     parts = [
         Lexicon({w: lexicon.pronunciations[w] for w, out in zip(lexicon.words, drawn, strict=True) if out == held})
@@ -319,7 +319,7 @@ def judge(model: G2p, lexicon: Lexicon) -> G2pScore:
 
 
 def _distance(a: Pronunciation, b: Pronunciation) -> int:
-    """Insertions, deletions and substitutions from one to the other."""
+    """Return insertions, deletions and substitutions from one to the other."""
     row = list(range(len(b) + 1))
     for i, x in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -334,7 +334,7 @@ def _distance(a: Pronunciation, b: Pronunciation) -> int:
 def guess_missing(
     missing: Sequence[MissingWord], lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY
 ) -> tuple[Lexicon, str]:
-    """(the lexicon with guesses for missing words, the guesses alone with a comment each, in CMU format).
+    """Return (the lexicon with guesses for missing words, the guesses alone with a comment each, in CMU format).
 
     Words that cannot be guessed stay missing, and are named in comment lines.
 

@@ -52,7 +52,7 @@ class Alignments:
 
 
 def align_letters(words: Sequence[tuple[str, tuple[str, ...]]], rounds: int = 8) -> Alignments:
-    """The likeliest cuts of all (spelling, phones) after some rounds of EM."""
+    """Return the likeliest cuts of all (spelling, phones) after some rounds of EM."""
     alphabet, inventory = _ids(c for w, _ in words for c in w), _ids(p for _, phones in words for p in phones)
     groups, names = _groups(words, alphabet, inventory)
     probability = np.full(len(names), 1.0 / max(1, len(names)))
@@ -81,7 +81,7 @@ def _ids(symbols: object) -> dict[str, int]:
 def _groups(
     words: Sequence[tuple[str, tuple[str, ...]]], alphabet: dict[str, int], inventory: dict[str, int]
 ) -> tuple[list[_Group], Ints]:
-    """The words by size, and the pairs that can occur in them, named by one number each (see `_pair`)."""
+    """Return the words by size, and the pairs that can occur in them, named by one number each (see `_pair`)."""
     by_size: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (word, phones) in enumerate(words):
         if 0 < len(phones) <= 2 * len(word):
@@ -111,7 +111,7 @@ def _groups(
 
 
 def _pair(name: int, letters: Sequence[str], phones: Sequence[str]) -> Pair:
-    """The pair that a number of `_groups` names."""
+    """Return the pair that a number of `_groups` names."""
     a, f = len(letters) + 1, len(phones) + 1
     spelling, sound = divmod(name, f * f)
     spelled = "".join(letters[i - 1] for i in divmod(spelling, a) if i)
@@ -119,7 +119,7 @@ def _pair(name: int, letters: Sequence[str], phones: Sequence[str]) -> Pair:
 
 
 def _forward(group: _Group, scores: tuple[Float64, ...]) -> Float64:
-    """a(i, j), (L + 1, P + 1, N)."""
+    """Return a(i, j), (L + 1, P + 1, N)."""
     a = np.zeros((group.letters + 1, group.phones + 1, len(group.members)))
     a[0, 0] = 1.0
     for i in range(1, group.letters + 1):
@@ -151,7 +151,7 @@ def _expect(group: _Group, probability: Float64, counts: Float64) -> float:
 
 
 def _best(group: _Group, probability: Float64) -> list[list[int]]:
-    """The pairs of the likeliest cut of each word."""
+    """Return the pairs of the likeliest cut of each word."""
     scores = tuple(probability[pairs] for pairs in group.pairs)
     shape = group.letters + 1, group.phones + 1, len(group.members)
     best, came = np.zeros(shape), np.zeros(shape, np.int8)

@@ -76,7 +76,8 @@ class Lexicon:
         return word in self.pronunciations
 
     def by_position(self) -> "Lexicon":
-        """The same words in phones that tell where in the word they are: AH_B, AH_I, AH_E, or AH_S for a word of one.
+        """Return the same words in phones that tell where in the word they are: AH_B, AH_I, AH_E, or AH_S for a word of
+        one.
 
         Every phone but silence has all four forms, whether a word has them or not.
 
@@ -97,8 +98,8 @@ class Lexicon:
         return tuple(p if p == self.silence else p + mark for p, mark in zip(phones, marks, strict=True))
 
     def in_phones(self, phones: Sequence[str]) -> "Lexicon":
-        """This lexicon; or, if these phones tell positions and its own do not, its form by position, with all of these
-        phones where they have all of its own."""
+        """Return this lexicon; or, if these phones tell positions and its own do not, its form by position, with all of
+        these phones where they have all of its own."""
         if are_by_position(phones) and not are_by_position(self.phones):
             marked = self.by_position()
             if set(marked.phones) <= set(phones):
@@ -106,7 +107,7 @@ class Lexicon:
         return self
 
     def missing_words(self, utterances: Iterable[Utterance]) -> list[MissingWord]:
-        """All words of the transcripts that have no pronunciation, the most frequent first."""
+        """Return all words of the transcripts that have no pronunciation, the most frequent first."""
         counts: Counter[str] = Counter()
         first: dict[str, str] = {}
         for utterance in utterances:
@@ -120,7 +121,7 @@ class Lexicon:
         ]
 
     def to_text(self) -> str:
-        """The lexicon in CMU's format, words sorted."""
+        """Return the lexicon in CMU's format, words sorted."""
         lines = []
         for word in self.words:
             for number, phones in enumerate(self.pronunciations[word], 1):
@@ -129,18 +130,20 @@ class Lexicon:
 
 
 def are_by_position(phones: Sequence[str]) -> bool:
-    """True if these phones, silence first, are all four forms by position of each (see `Lexicon.by_position`)."""
+    """Return True if these phones, silence first, are all four forms by position of each (see
+    `Lexicon.by_position`)."""
     spoken = set(phones[1:])
     return bool(spoken) and spoken == {base_phone(phone) + mark for phone in spoken for mark in POSITIONS}
 
 
 def base_phone(phone: str) -> str:
-    """The phone without the mark of its position: AH of AH_B."""
+    """Return the phone without the mark of its position: AH of AH_B."""
     return phone[:-2] if phone.endswith(POSITIONS) else phone
 
 
 def case_of(words: Iterable[str]) -> LexiconCase:
-    """The case that all of these words are in; "keep" if they differ or have none. Marks as `<unk>` do not count."""
+    """Return the case that all of these words are in; "keep" if they differ or have none. Marks as `<unk>` do not
+    count."""
     plain = [word for word in words if word[:1].isalpha()]
     upper, lower = (all(word == change(word) for word in plain) for change in (str.upper, str.lower))
     return "keep" if upper == lower else "upper" if upper else "lower"
@@ -165,7 +168,7 @@ def read_lexicon(
 def parse_lexicon(
     text: str, where: str, silence: str = "SIL", *, strip_stress: bool = False, case: LexiconCase = "keep"
 ) -> Lexicon:
-    """`read_lexicon` from text; `where` names it in messages."""
+    """Read as `read_lexicon` does, from text; `where` names it in messages."""
     found: dict[str, dict[Pronunciation, None]] = {}
     problems: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
@@ -260,7 +263,7 @@ class NearWords:
         self._case = case_of(lexicon.pronunciations)
 
     def get(self, word: str) -> str | None:
-        """The lexicon's word; None if it has none that near."""
+        """Return the lexicon's word; None if it has none that near."""
         plain = word.replace("\u2019", "'")  # the apostrophe of typesetters
         for form in (plain, bare(plain, "'"), bare(plain)):
             if (found := self._folded.get(form.casefold())) is not None:
@@ -268,16 +271,16 @@ class NearWords:
         return None
 
     def in_other_case(self, word: str) -> str | None:
-        """The lexicon's word that differs by case alone, or not at all; None if it has none."""
+        """Return the lexicon's word that differs by case alone, or not at all; None if it has none."""
         return self._folded.get(word.casefold())
 
     def in_case(self, word: str) -> str:
-        """A word in the case of the lexicon's words, if these are all in one."""
+        """Return a word in the case of the lexicon's words, if these are all in one."""
         return _CASED[self._case](word)
 
 
 def bare(word: str, but: str = "") -> str:
-    """The word without punctuation and symbols at its ends; characters of `but` stay."""
+    """Return the word without punctuation and symbols at its ends; characters of `but` stay."""
     first, last = 0, len(word)
     while first < last and _is_mark(word[first], but):
         first += 1
@@ -291,7 +294,7 @@ def _is_mark(character: str, but: str) -> bool:
 
 
 def missing_words_error(missing: Sequence[MissingWord], lexicon: Lexicon) -> UserError:
-    """The message that lists all missing words (all: the list is what the user extends the lexicon by)."""
+    """Return the message that lists all missing words (all: the list is what the user extends the lexicon by)."""
     near = NearWords(lexicon)
     marks = [m for m in missing if is_mark(m.word)]
     others = {m.word: near.get(m.word) for m in missing if not is_mark(m.word)}

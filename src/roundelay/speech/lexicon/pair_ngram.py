@@ -113,7 +113,8 @@ def estimate_automaton(sequences: Sequence[Sequence[int]], symbols: int, order: 
 
 
 def _all_grams(text: Ints, place: Ints, size: int, order: int) -> list[_Grams]:
-    """Grams of lengths 1 to `order`; none reaches over the beginning of its sequence. Length 1 holds all symbols."""
+    """Return grams of lengths 1 to `order`; none reaches over the beginning of its sequence. Length 1 holds all
+    symbols."""
     zeros = np.zeros(size, np.int64)
     begins = np.zeros(size, bool)
     levels = [_Grams(zeros, np.arange(size), zeros, begins, np.bincount(text, minlength=size))]
@@ -131,7 +132,8 @@ def _all_grams(text: Ints, place: Ints, size: int, order: int) -> list[_Grams]:
 
 
 def _discounts(count: Ints) -> Float64:
-    """D by count 0, 1, 2, 3 and more (Chen and Goodman 1999, equation 26); 0.5, 1, 1.5 where counts are too few."""
+    """Return D by count 0, 1, 2, 3 and more (Chen and Goodman 1999, equation 26); 0.5, 1, 1.5 where counts are too
+    few."""
     n = [int((count == i).sum()) for i in range(1, 5)]
     if min(n) == 0:
         return np.array([0.0, 0.5, 1.0, 1.5])

@@ -43,7 +43,7 @@ class Said:
     ends: tuple[float, ...]
 
     def shortest(self) -> int:
-        """Phones of the shortest way."""
+        """Return phones of the shortest way."""
         least: list[float] = [0.0, *[math.inf] * (len(self.arcs) - 1)]
         for node, arcs in enumerate(self.arcs):
             for arc in arcs:
@@ -52,7 +52,8 @@ class Said:
 
 
 def ways_to_say(words: Sequence[str], lexicon: Lexicon) -> Said | None:
-    """All ways to say these words, pronunciations of a word with equal probability; None where one of them has none."""
+    """Return all ways to say these words, pronunciations of a word with equal probability; None where one of them has
+    none."""
     if any(word not in lexicon for word in words):
         return None
     arcs: list[list[SaidArc]] = []
@@ -85,7 +86,7 @@ def ways_to_say(words: Sequence[str], lexicon: Lexicon) -> Said | None:
 
 
 def expected_ngrams(said: Said, order: int) -> Counter[tuple[str, ...]]:
-    """Mean number of times that every n-gram of phones occurs.
+    """Return the mean number of times that every n-gram of phones occurs.
 
     An n-gram is a history of up to `order` - 1 phones, with `OPENING` first where it begins an utterance, and then a
     phone or `CLOSING`.

@@ -24,7 +24,7 @@ NOBODY = (0, 0)
 
 
 def denominator(model: PhoneNgram, emitted: Emitted) -> StateGraph:
-    """All rows of phones that the model allows."""
+    """Return all rows of phones that the model allows."""
     graph = _Growing[History](BEGINNING, lambda history: _columns(history, emitted))
     for history in graph.found():
         for phone, log_p in model.followers(history).items():
@@ -36,7 +36,7 @@ def denominator(model: PhoneNgram, emitted: Emitted) -> StateGraph:
 
 
 def numerator(said: Said, model: PhoneNgram, emitted: Emitted) -> StateGraph:
-    """All ways to say a transcript, weighted by the model."""
+    """Return all ways to say a transcript, weighted by the model."""
     graph = _Growing[tuple[int, History]]((0, BEGINNING), lambda key: _columns(key[1], emitted))
     within = True
     for node, history in graph.found():
@@ -67,7 +67,7 @@ class _Growing(Generic[Key]):
         self._ends: dict[int, float] = {}
 
     def found(self) -> Iterator[Key]:
-        """Every state once, those that are found meanwhile too."""
+        """Yield every state once, those that are found meanwhile too."""
         at = 0
         while at < len(self._order):
             yield self._order[at]

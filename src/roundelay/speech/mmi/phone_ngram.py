@@ -53,23 +53,23 @@ class PhoneNgram:
         self._totals = {history: sum(some.values()) for history, some in self._followers.items()}
 
     def after(self, history: History, phone: str) -> History:
-        """The history that the model looks at after one more phone."""
+        """Return the history that the model looks at after one more phone."""
         return self._shortened((*history, phone)[-self._keep :])
 
     def _shortened(self, history: History) -> History:
         return history if history in self._kept else history[-ALWAYS_KEPT:]
 
     def followers(self, history: History) -> Mapping[str, float]:
-        """log P of every phone that the model allows after a history, and of `CLOSING`."""
+        """Return log P of every phone that the model allows after a history, and of `CLOSING`."""
         total = self._totals[history]
         return {phone: math.log(mean / total) for phone, mean in self._followers[history].items()}
 
     def allows(self, history: History, phone: str) -> bool:
-        """Has a phone, or `CLOSING`, a probability after a history without shortening it?"""
+        """Return True if a phone, or `CLOSING`, has a probability after a history without shortening it?"""
         return self._followers.get(history, {}).get(phone, 0.0) > 0
 
     def log_p(self, history: History, phone: str) -> float:
-        """log P(phone | history), of `CLOSING` too; by shorter histories where the model does not allow it."""
+        """Return log P(phone | history), of `CLOSING` too; by shorter histories where the model does not allow it."""
         cost = 0.0
         for shorter in (history, history[-1:], ()):
             if mean := self._followers.get(shorter, {}).get(phone, 0.0):

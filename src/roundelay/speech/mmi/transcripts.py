@@ -34,7 +34,7 @@ class TranscriptGraphs(Sequence[StateGraph]):
         self._texts: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """The place of a transcript in this sequence."""
+        """Return the place of a transcript in this sequence."""
         return self._texts.setdefault(text, len(self._texts))
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class TranscriptGraphs(Sequence[StateGraph]):
         return numerator(said, self._model, self._emitted)
 
     def said(self, text: str) -> Said | None:
-        """All ways to say a transcript; None where a word of it is unknown."""
+        """Return all ways to say a transcript; None where a word of it is unknown."""
         return ways_to_say(text.split(), self._corpus.alignment_lexicon)
 
     @cached_property
@@ -74,8 +74,8 @@ class TranscriptGraphs(Sequence[StateGraph]):
 def graph_splits(
     corpus: Corpus, store: FeatureStore, graphs: TranscriptGraphs, subsampling: int
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
-    """The utterances of every split, each with one label, the number of its transcript in `graphs` from 1; and those
-    that are left out, with reasons.
+    """Return the utterances of every split, each with one label, the number of its transcript in `graphs` from 1; and
+    those that are left out, with reasons.
 
     Args:
         subsampling: frames that one row of scores stands for.

@@ -13,7 +13,7 @@ ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig | TdnnfCon
 
 
 def make_network(config: NetworkConfig, features: Columns, states: int) -> AcousticNetwork:
-    """The network of `config` for these stored features, and so many tied states."""
+    """Return the network of `config` for these stored features, and so many tied states."""
     return config.network(features, states)
 
 

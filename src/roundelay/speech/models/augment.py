@@ -82,7 +82,7 @@ class SpecAugment(nn.Module):
 
 
 def _mask(batch: int, length: int, longest: int, device: torch.device) -> Tensor:
-    """(batch, length): one stretch in each row, of 0 to `longest` places, anywhere."""
+    """Return (batch, length): one stretch in each row, of 0 to `longest` places, anywhere."""
     width = (torch.rand((batch, 1), device=device) * (longest + 1)).long()
     start = (torch.rand((batch, 1), device=device) * (length - width + 1)).long()
     place = torch.arange(length, device=device)

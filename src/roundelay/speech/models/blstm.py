@@ -62,7 +62,7 @@ class BlstmConfig(NetworkConfig):
 
     @classmethod
     def large(cls) -> Self:
-        """The size for thousands of hours on a GPU; its 260 features a frame have their deltas in them."""
+        """Return the size for thousands of hours on a GPU; its 260 features a frame have their deltas in them."""
         return cls(layers=6, cells=512, bottleneck=256, dropout=0.0, chunk=21, context=0, deltas=0)
 
     def network(self, features: Columns, states: int) -> "Blstm":
@@ -123,15 +123,15 @@ class _BothWays(nn.Module):
 
 
 def turned(lengths: Tensor, longest: int) -> Tensor:
-    """(T N,): where in (T, N), flattened, the frames lie of every sequence read from its last frame to its first;
-    padding stays where it is. Done twice, nothing has changed."""
+    """Return (T N,): where in (T, N), flattened, the frames lie of every sequence read from its last frame to its
+    first; padding stays where it is. Done twice, nothing has changed."""
     time = torch.arange(longest, device=lengths.device)[:, None]
     turned = torch.where(time < lengths, lengths - 1 - time, time)
     return (turned * len(lengths) + torch.arange(len(lengths), device=lengths.device)).flatten()
 
 
 def _rearrange(x: Tensor, turn: Tensor) -> Tensor:
-    """The frames of `x` (T, N, I) in the order `turn` (T N,)."""
+    """Return the frames of `x` (T, N, I) in the order `turn` (T N,)."""
     rearranged: Tensor = _Turn.apply(x.flatten(0, 1), turn)  # type: ignore[no-untyped-call]
     return rearranged.view(x.shape)
 

@@ -73,7 +73,8 @@ class CldnnConfig(NetworkConfig):
 
     @classmethod
     def published(cls) -> Self:
-        """The sizes of Li et al. 2017, who name no dropout. Their 100 subsequences of 20 are a minibatch of 2,000."""
+        """Return the sizes of Li et al. 2017, who name no dropout. Their 100 subsequences of 20 are a minibatch of
+        2,000."""
         return cls(maps=128, width=1024, cells=1024, projection=512, dropout=0.0)
 
     def network(self, features: Columns, states: int) -> "Cldnn":
@@ -147,7 +148,7 @@ class Cldnn(SequenceNetwork):
         return scores
 
     def _below(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Convolution and feed-forward layers: (N, t + 2 R, F) -> (N, t, width)."""
+        """Return convolution and feed-forward layers: (N, t + 2 R, F) -> (N, t, width)."""
         maps = self.convolution(self.frontend.over_time(features, mean, std).transpose(1, 2)).relu()
         pooled = nn.functional.max_pool2d(maps, (1, self.pool))
         below: Tensor = self.dense(pooled.transpose(1, 2).flatten(2))
@@ -158,7 +159,8 @@ State = tuple[Tensor, Tensor]
 
 
 def _read(lstm: nn.Module, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-    """The LSTM's outputs and last state. On a CPU torch warns that it has no fast path for projections: let it."""
+    """Return the LSTM's outputs and last state. On a CPU torch warns that it has no fast path for projections: let
+    it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "LSTM with projections is not supported with oneDNN", UserWarning)
         outputs, after = lstm(x, state)

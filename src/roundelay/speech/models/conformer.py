@@ -110,7 +110,7 @@ class ConformerConfig(NetworkConfig):
 
     @classmethod
     def small(cls) -> Self:
-        """16 blocks, about the size of the smallest of Gulati et al. 2020; for a GPU and hundreds of hours."""
+        """Return 16 blocks, about the size of the smallest of Gulati et al. 2020; for a GPU and hundreds of hours."""
         return cls(layers=16)
 
     @property
@@ -163,8 +163,8 @@ class Conformer(SequenceNetwork):
         return None if self.config.attention_chunk is None else _StreamedChunks(self, mean, std)
 
     def in_chunks(self, frames: int) -> AcousticNetwork:
-        """The network with the same parameters, evaluated in chunks of so many frames; attention sees as much of the
-        past as before, rounded up to whole chunks.
+        """Return the network with the same parameters, evaluated in chunks of so many frames; attention sees as much of
+        the past as before, rounded up to whole chunks.
 
         Raises:
             UserError: it was trained on chunks of one size, or on none; not a multiple of `subsampling`.
@@ -178,8 +178,8 @@ class Conformer(SequenceNetwork):
         return other.train(self.training)
 
     def going_on(self, x: Tensor, pasts: Sequence["Past"], seen: Tensor | None = None) -> Tensor:
-        """Scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after what `pasts` hold, one for each
-        block; they then hold this chunk too.
+        """Return scores (L, S) of the chunk (1, L, I), or of the rest of an utterance, after what `pasts` hold, one for
+        each block; they then hold this chunk too.
 
         Args:
             seen: (1, 1, 1, rows before + L), where not all rows that they hold were said; None: they were.
@@ -192,14 +192,14 @@ class Conformer(SequenceNetwork):
         return scores
 
     def _chunk(self) -> int | None:
-        """L of this call; None: whole sequences."""
+        """Return L of this call; None: whole sequences."""
         if not (self.training and self.config.dynamic_chunks):
             return self.config.rows
         whole, share = torch.rand(2).tolist()
         return None if whole < 0.5 else 1 + int(share * max(1, LONGEST_DRAWN // self.subsampling))
 
     def _seen(self, inside: Tensor, chunk: int) -> Tensor:
-        """(N, T, T): which rows attention sees from each one, itself always."""
+        """Return (N, T, T): which rows attention sees from each one, itself always."""
         rows = torch.arange(inside.shape[1], device=inside.device)
         number = rows // chunk
         behind = number[:, None] - number
@@ -210,7 +210,7 @@ class Conformer(SequenceNetwork):
 @final
 @dataclass(eq=False)
 class Past:
-    """Of one block, everything that later chunks need of earlier ones.
+    """Everything of one block that later chunks need of earlier ones.
 
     Attributes:
         rows: that came before.
@@ -225,7 +225,7 @@ class Past:
 
     @classmethod
     def none(cls, config: ConformerConfig) -> "Past":
-        """Before the first chunk."""
+        """Return the past before the first chunk."""
         none = torch.zeros((1, config.heads, 0, config.width // config.heads))
         return cls(0, none, none, torch.zeros((1, config.kernel // 2, config.width)))
 
@@ -267,7 +267,7 @@ class _Block(nn.Module):
         return normal
 
     def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
-        """The same of the next chunk (1, L, D)."""
+        """Return the same of the next chunk (1, L, D)."""
         x = x + 0.5 * self.first(x)
         x = x + self.attention.going_on(x, past, seen)
         x = x + self.convolution.going_on(x, past)
@@ -308,7 +308,7 @@ class _Attention(nn.Module):
         return self._found(query, key, value, seen[:, None])
 
     def going_on(self, x: Tensor, past: Past, seen: Tensor | None) -> Tensor:
-        """The same of the next chunk (1, L, D)."""
+        """Return the same of the next chunk (1, L, D)."""
         query, key, value = self._parts(x, past.rows)
         keys, values = torch.cat([past.keys, key], 2), torch.cat([past.values, value], 2)
         forgotten = max(0, keys.shape[2] - self.before)
@@ -316,7 +316,7 @@ class _Attention(nn.Module):
         return self._found(query, keys, values, seen)
 
     def _parts(self, x: Tensor, before: int | Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (N, heads, T, D / heads) of rows that come after so many others."""
+        """Return queries, keys and values (N, heads, T, D / heads) of rows that come after so many others."""
         sequences, longest, width = x.shape
         heads = self.inputs(self.norm(x)).view(sequences, longest, 3, self.heads, width // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
@@ -354,13 +354,13 @@ class _Convolution(nn.Module):
         return self._found(near.reshape(sequences, -1, width)[:, :rows])
 
     def going_on(self, x: Tensor, past: Past) -> Tensor:
-        """The same of the next chunk (1, L, D)."""
+        """Return the same of the next chunk (1, L, D)."""
         gated = torch.cat([past.near, nn.functional.glu(self.gated(self.norm(x)), 2)], 1)
         past.near = gated[:, x.shape[1] :]
         return self._found(self._inside(gated.transpose(1, 2)).transpose(1, 2))
 
     def _inside(self, some: Tensor) -> Tensor:
-        """Chunks with half a kernel before them, (C, D, half + L) -> (C, D, L)."""
+        """Return chunks with half a kernel before them, (C, D, half + L) -> (C, D, L)."""
         weight, bias = self.depthwise.weight, self.depthwise.bias
         return nn.functional.conv1d(nn.functional.pad(some, (0, self.side)), weight, bias, groups=some.shape[1])
 
@@ -370,9 +370,9 @@ class _Convolution(nn.Module):
 
 
 def rotated(x: Tensor, before: int | Tensor = 0) -> Tensor:
-    """Queries or keys (N, heads, T, d), pairs of their elements turned by an angle that grows with time: their products
-    then depend on how far apart two frames are, not on where they are. Angles are d / 2 geometric steps from 1 to
-    1 / 10,000 a frame; `before` frames came before these."""
+    """Return queries or keys (N, heads, T, d), pairs of their elements turned by an angle that grows with time: their
+    products then depend on how far apart two frames are, not on where they are. Angles are d / 2 geometric steps from 1
+    to 1 / 10,000 a frame; `before` frames came before these."""
     half = x.shape[-1] // 2
     steps = torch.arange(half, device=x.device, dtype=torch.float32) / half
     time = torch.arange(x.shape[2], device=x.device, dtype=torch.float32) + before

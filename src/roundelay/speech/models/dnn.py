@@ -37,7 +37,7 @@ class DnnConfig(NetworkConfig):
 
     @classmethod
     def published(cls) -> Self:
-        """The sizes of Li et al. 2017, who name no dropout."""
+        """Return the sizes of Li et al. 2017, who name no dropout."""
         return cls(layers=6, width=1024, dropout=0.0)
 
     def network(self, features: Columns, states: int) -> "Dnn":

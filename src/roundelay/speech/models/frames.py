@@ -79,7 +79,7 @@ class LabelledFrames:
         return tuple(runs.within([(one.first, one.end)]).frames if one.here else -1 for one in self._store.shards)
 
     def train_on(self, shards: tuple[int, ...]) -> None:
-        """From now on the training split is what is in these shards, all here; none: everything that is here.
+        """Make these shards, all here, the training split from now on; none: everything that is here.
 
         Raises:
             UserError: one is not here.
@@ -97,19 +97,19 @@ class LabelledFrames:
         self._now = shards
 
     def count(self, split: str) -> int:
-        """Labelled frames in `split`."""
+        """Return labelled frames in `split`."""
         return self._runs[split].frames
 
     def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
-        """Windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an utterance its
-        first or last frame is repeated."""
+        """Return windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an
+        utterance its first or last frame is repeated."""
         frames = self._runs[split].in_store(numbers)
         if self._how == "blocks":  # these lie anywhere
             read_ahead(self._store.array, np.maximum(frames - reach, 0).tolist(), (frames + reach + 1).tolist())
         return cut_windows(self._store, frames, np.arange(-reach, reach + 1))
 
     def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
-        """(S,): how often each tied state occurs in `split`, in shards that are not here too."""
+        """Return (S,): how often each tied state occurs in `split`, in shards that are not here too."""
         counts, begins, ends = np.zeros(states, np.int64), *self._runs[split].joined()
         if split == TRAINED and any(not one.here for one in self._store.shards):  # their labels are here
             begins, ends = self._store.offsets[[self._store.shards[0].first, self._store.shards[-1].end]].reshape(2, 1)
@@ -120,7 +120,7 @@ class LabelledFrames:
         return counts
 
     def _in_blocks(self, plan: EpochPlan, arrange: Arrange) -> BlockOrder:
-        """The order of the plan's epoch of training frames by blocks, which are read ahead."""
+        """Return the order of the plan's epoch of training frames by blocks, which are read ahead."""
         runs, arrays = self._runs["train"], (self._store.array, self._labels)
 
         def ahead(blocks: NDArray[np.int32]) -> None:
@@ -151,22 +151,22 @@ class FrameExamples(LabelledFrames):
         self._reach = np.arange(-frontend.reach, frontend.reach + 1)
 
     def order(self, plan: EpochPlan) -> Order:
-        """The training frames in the order of the plan's epoch."""
+        """Return the training frames in the order of the plan's epoch."""
         self.train_on(plan.shards)
         return plan.order() if self._how == "shuffle" else self._in_blocks(plan, self._shuffled)
 
     def _shuffled(self, rng: np.random.Generator, blocks: NDArray[np.int32], *_: object, **__: object) -> Integers:
-        """All frames of these blocks, shuffled."""
+        """Return all frames of these blocks, shuffled."""
         return rng.permutation(self._runs["train"].numbers(blocks))
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Windows, Tensor]:
-        """Windows and labels (B,) of these labelled frames of `split`."""
+        """Return windows and labels (B,) of these labelled frames of `split`."""
         frames, utterance = self._runs[split].locate(numbers)
         windows = cut_windows(self._store, frames, self._reach, utterance)
         return windows, torch.from_numpy(self._labels[frames].astype(np.int64))
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Windows, Tensor]]:
-        """All of `split`, `size` frames at a time."""
+        """Yield all of `split`, `size` frames at a time."""
         for start in range(0, self.count(split), size):
             yield self.batch(split, np.arange(start, min(start + size, self.count(split))))
 
@@ -174,8 +174,8 @@ class FrameExamples(LabelledFrames):
 def cut_windows(
     store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64], utterance: Integers | None = None
 ) -> Windows:
-    """Windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own `utterance` (B,),
-    which is looked for where it is not given."""
+    """Return windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own
+    `utterance` (B,), which is looked for where it is not given."""
     if utterance is None:
         utterance = np.searchsorted(store.offsets, frames, side="right") - 1
     first, last = store.offsets[utterance], store.offsets[utterance + 1] - 1
@@ -199,14 +199,15 @@ def cut_windows(
 
 
 def _stretches(array: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
-    """Every stretch of so many frames of `array` (T, F), by its first: (T - frames + 1, frames, F), without copying."""
+    """Return every stretch of so many frames of `array` (T, F), by its first: (T - frames + 1, frames, F), without
+    copying."""
     step, feature = array.strides
     shape = (max(0, len(array) - frames + 1), frames, array.shape[1])
     return np.lib.stride_tricks.as_strided(array, shape, (step, step, feature), writeable=False)
 
 
 def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:
-    """(S,) log relative frequency of each tied state in the training alignment, each counted once more."""
+    """Return (S,) log relative frequency of each tied state in the training alignment, each counted once more."""
     smooth = counts + 1.0
     prior: NDArray[np.float32] = np.log(smooth / smooth.sum()).astype(np.float32)
     return prior
@@ -216,24 +217,25 @@ class Network(Protocol):
     """A network that gives scores of tied states."""
 
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
-        """The inputs for every frame of an utterance."""
+        """Return the inputs for every frame of an utterance."""
         ...
 
     def __call__(self, *inputs: Tensor) -> Tensor:
-        """Scores (frames, S)."""
+        """Return scores (frames, S)."""
         ...
 
 
 def log_likelihoods(
     network: Network, store: FeatureStore, utterance: str, prior: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """Scaled likelihoods log p(x_t | s) = log p(s | x_t) - log p(s) + constant, (frames, S), of one utterance."""
+    """Return scaled likelihoods log p(x_t | s) = log p(s | x_t) - log p(s) + constant, (frames, S), of one
+    utterance."""
     with torch.inference_mode():
         return scaled(network(*network.whole(store, utterance)), prior)
 
 
 def scaled(scores: Tensor, prior: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Log-likelihoods (B, S), up to a constant a row, of a network's scores (B, S)."""
+    """Return log-likelihoods (B, S), up to a constant a row, of a network's scores (B, S)."""
     posterior: NDArray[np.float32] = torch.log_softmax(scores.float(), 1).cpu().numpy()
     likelihoods: NDArray[np.float32] = np.ascontiguousarray(posterior - prior)
     return likelihoods

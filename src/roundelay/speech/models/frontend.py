@@ -42,7 +42,7 @@ class FrontendConfig:
 
 
 def delta_kernels(order: int, window: int) -> list[NDArray[np.float64]]:
-    """Kernels of the static features and their deltas, as compute-deltas defines them.
+    """Return kernels of the static features and their deltas, as compute-deltas defines them.
 
     The first delta is the slope of a regression over 2 window + 1 frames, d_t = sum_j j x_{t+j} / sum_j j^2; each
     further one is the same regression on the one before.
@@ -57,7 +57,7 @@ def delta_kernels(order: int, window: int) -> list[NDArray[np.float64]]:
 
 
 def splice_matrix(config: FrontendConfig) -> NDArray[np.float32]:
-    """(K, W): deltas and splicing are one linear map over time. Row (order, position), order slowest."""
+    """Return (K, W): deltas and splicing are one linear map over time. Row (order, position), order slowest."""
     rows = []
     for kernel in delta_kernels(config.order, config.delta_window):
         half = len(kernel) // 2
@@ -74,7 +74,8 @@ Columns = int | Sequence[StoredPart]
 
 
 def kept_outputs(config: FrontendConfig, parts: Sequence[StoredPart]) -> NDArray[np.bool_]:
-    """(order + 1, 2 context + 1, F): which orders of deltas and which neighbours a network sees of each feature."""
+    """Return (order + 1, 2 context + 1, F): which orders of deltas and which neighbours a network sees of each
+    feature."""
     orders = np.repeat([min(part.deltas, config.order) for part in parts], [part.width for part in parts])
     spliced = np.repeat([part.spliced for part in parts], [part.width for part in parts])
     order = np.arange(config.order + 1)[:, None, None]
@@ -129,13 +130,13 @@ class Frontend(nn.Module):
             return seen if self.kept is None else seen.index_select(1, self.kept)
 
     def _orders(self, normal: Tensor) -> Tensor:
-        """(B, W, F) -> (B, order + 1, 2 context + 1, F)."""
+        """Return (B, W, F) -> (B, order + 1, 2 context + 1, F)."""
         spliced = torch.matmul(self.matrix, normal)  # (K, W) x (B, W, F) -> (B, K, F)
         return spliced.view(normal.shape[0], self.config.order + 1, -1, normal.shape[2]) * self.scale[:, None]
 
     def over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """Sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N, F) ->
-        (N, T, order + 1, F); for a front end without splicing, whatever deltas the features are to have."""
+        """Return sequences of stored features (N, T + 2 reach, F), with their speakers' mean and standard deviation (N,
+        F) -> (N, T, order + 1, F); for a front end without splicing, whatever deltas the features are to have."""
         if self.config.context:
             raise ValueError("sequences are not spliced: the network sees the neighbours itself")
         with torch.autocast(features.device.type, enabled=False):
@@ -146,6 +147,6 @@ class Frontend(nn.Module):
             return orders.transpose(2, 3) * self.scale
 
     def flat_over_time(self, features: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        """As `over_time`, (N, T, width): what `forward` gives for every frame of a sequence."""
+        """Return as `over_time`, (N, T, width): what `forward` gives for every frame of a sequence."""
         seen = self.over_time(features, mean, std).flatten(2)
         return seen if self.kept is None else seen.index_select(2, self.kept)

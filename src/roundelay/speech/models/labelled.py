@@ -45,13 +45,13 @@ class LabelledRuns:
     def of(
         cls, firsts: Integers, utterances: Integers, ends: Integers, bounds: Integers, block: int = BLOCK_SIZE
     ) -> "LabelledRuns":
-        """These runs of these utterances, and their blocks of so many frames."""
+        """Return these runs of these utterances, and their blocks of so many frames."""
         blocks = block_starts(bounds, block)
         return cls(firsts, utterances, ends, bounds, blocks, bounds[blocks])
 
     @classmethod
     def find(cls, labels: NDArray[np.int32], store: FeatureStore, names: Iterable[str]) -> "LabelledRuns":
-        """The runs in these utterances whose labels, of all frames of the store, are 0 or more."""
+        """Return the runs in these utterances whose labels, of all frames of the store, are 0 or more."""
         firsts: list[int] = []
         utterances: list[int] = []
         sizes: list[int] = []
@@ -78,7 +78,7 @@ class LabelledRuns:
         )
 
     def within(self, stretches: Iterable[tuple[int, int]]) -> "LabelledRuns":
-        """The runs in utterances at these places in the store, first and end of each stretch; numbered anew."""
+        """Return the runs in utterances at these places in the store, first and end of each stretch; numbered anew."""
         some = np.zeros(len(self.firsts), bool)
         for first, end in stretches:
             some |= (first <= self.utterances) & (self.utterances < end)
@@ -88,7 +88,7 @@ class LabelledRuns:
         return LabelledRuns.of(self.firsts[some], utterances, ends, np.concatenate([ends[new], ends[-1:]]))
 
     def joined(self) -> tuple[Integers, Integers]:
-        """First frames in the store, and ends, of stretches of runs that follow each other without a gap."""
+        """Return first frames in the store, and ends, of stretches of runs that follow each other without a gap."""
         ends = self.firsts + np.diff(self.ends)
         new = np.concatenate([[True], self.firsts[1:] != ends[:-1]])[: len(ends)]
         return self.firsts[new], ends[np.roll(new, -1)]
@@ -99,17 +99,17 @@ class LabelledRuns:
         return int(self.ends[-1])
 
     def in_store(self, numbers: Integers) -> Integers:
-        """Frames in the store (B,) of labelled frames (B,)."""
+        """Return frames in the store (B,) of labelled frames (B,)."""
         return self.locate(numbers)[0]
 
     def locate(self, numbers: Integers) -> tuple[Integers, Integers]:
-        """Frames in the store (B,) of labelled frames (B,), and the places there of their utterances (B,)."""
+        """Return frames in the store (B,) of labelled frames (B,), and the places there of their utterances (B,)."""
         run = self._runs_of(numbers)
         return self.firsts[run] + (numbers - self.ends[run]), self.utterances[run]
 
     def _runs_of(self, numbers: Integers) -> Integers:
-        """Runs (B,) of labelled frames (B,). Among millions of runs a search waits for memory in nearly every step: so
-        it begins where the guide says, a few runs before the right one."""
+        """Return runs (B,) of labelled frames (B,). Among millions of runs a search waits for memory in nearly every
+        step: so it begins where the guide says, a few runs before the right one."""
         if len(self.firsts) < MANY_RUNS:
             return np.searchsorted(self.ends, numbers, side="right") - 1
         run: Integers = self._guide[numbers >> GUIDE_BITS].astype(np.int64)
@@ -127,11 +127,12 @@ class LabelledRuns:
         return (np.searchsorted(self.ends, every, side="right") - 1).astype(np.int32)
 
     def numbers(self, blocks: NDArray[np.int32]) -> Integers:
-        """All labelled frames of these blocks, one block after the other."""
+        """Return all labelled frames of these blocks, one block after the other."""
         return expand(self.starts[blocks], self.starts[blocks + 1] - self.starts[blocks])
 
     def stretches(self, blocks: NDArray[np.int32]) -> tuple[Integers, Integers]:
-        """First frames in the store of these blocks, and their ends; whatever lies between two runs is included."""
+        """Return first frames in the store of these blocks, and their ends; whatever lies between two runs is
+        included."""
         begins = self.in_store(self.starts[blocks])
         ends = self.in_store(self.starts[blocks + 1] - 1) + 1
         return begins, ends

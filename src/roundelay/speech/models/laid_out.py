@@ -35,7 +35,7 @@ class LaidOut:
         self._stops = np.cumsum(stretches)
 
     def __getitem__(self, positions: slice, /) -> Integers:
-        """The frames at these positions of the window."""
+        """Return the frames at these positions of the window."""
         at, stop = positions.start, positions.stop
         parts = [np.zeros(0, np.int64)]
         while at < stop:
@@ -48,7 +48,7 @@ class LaidOut:
         return np.concatenate(parts)
 
     def _laid(self, start: int, stop: int) -> Integers:
-        """Frames `start` to `stop` of what is laid out."""
+        """Return frames `start` to `stop` of what is laid out."""
         first, last = np.searchsorted(self._ends, [start, stop - 1], side="right")
         begins, sizes = self._begins[first : last + 1].copy(), self._sizes[first : last + 1].copy()
         skipped = start - int(self._ends[first] - self._sizes[first])

@@ -45,10 +45,10 @@ class AcousticNetwork(nn.Module, ABC):
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
     ) -> FrameExamples | SequenceExamples:
-        """The labelled frames of all splits, drawn the way this network wants them, in that order."""
+        """Return the labelled frames of all splits, drawn the way this network wants them, in that order."""
 
     def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
-        """The labelled utterances of all splits, drawn whole.
+        """Return the labelled utterances of all splits, drawn whole.
 
         Raises:
             UserError: the network does not train on whole utterances.
@@ -60,16 +60,16 @@ class AcousticNetwork(nn.Module, ABC):
 
     @abstractmethod
     def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
-        """The inputs for all rows of scores of an utterance, in order."""
+        """Return the inputs for all rows of scores of an utterance, in order."""
 
     def streamed(self, mean: Tensor, std: Tensor) -> Streamed | None:
-        """An evaluation of one utterance as its frames come, of a speaker of this mean (F,) and standard deviation
-        (F,); None: the network needs the whole utterance."""
+        """Return an evaluation of one utterance as its frames come, of a speaker of this mean (F,) and standard
+        deviation (F,); None: the network needs the whole utterance."""
         del mean, std
         return None
 
     def in_chunks(self, frames: int) -> "AcousticNetwork":
-        """The network with the same parameters, evaluated in chunks of so many frames.
+        """Return the network with the same parameters, evaluated in chunks of so many frames.
 
         Raises:
             UserError: it was not trained for that.
@@ -90,7 +90,7 @@ class NetworkConfig(ABC):
 
     @abstractmethod
     def network(self, features: Columns, states: int) -> AcousticNetwork:
-        """The network for these stored features, and so many tied states.
+        """Return the network for these stored features, and so many tied states.
 
         Raises:
             UserError: it cannot be built for such features.
@@ -98,7 +98,7 @@ class NetworkConfig(ABC):
 
 
 class FrameNetwork(AcousticNetwork):
-    """Sees a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
+    """Network with a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
 
     def examples(
         self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
@@ -130,8 +130,8 @@ class _StreamedWindows(Streamed):
 
 
 class SequenceNetwork(AcousticNetwork):
-    """Sees sequences: features (N, T + 2 R, F), speaker mean (N, F) and standard deviation (N, F), lengths (N,), and
-    which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
+    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F), lengths (N,),
+    and which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
 
     Args:
         deltas: orders of deltas beside the static features.
@@ -164,11 +164,11 @@ class SequenceNetwork(AcousticNetwork):
 
     @abstractmethod
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
-        """Scores (B, S)."""
+        """Return scores (B, S)."""
 
 
 def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
-    """Frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
+    """Return frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
     T' = T / number rounded up, and the lengths of that (N,). What is missing at an end is zero."""
     if number == 1:
         return x, lengths

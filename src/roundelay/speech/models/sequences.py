@@ -65,14 +65,15 @@ class Pieces:
         return Pieces(max(1, window - 2 * side), side, side)
 
     def cut(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a row; with
-        the end of the last."""
+        """Return first frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a
+        row; with the end of the last."""
         ends = np.cumsum(sizes)
         begins, _ = self.cut_at(ends - sizes, sizes)
         return np.concatenate([begins, ends[-1:]]) if len(ends) else np.zeros(1, np.int64)
 
     def cut_at(self, begins: Integers, sizes: Integers) -> tuple[Integers, Integers]:
-        """First frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes` (U,)."""
+        """Return first frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes`
+        (U,)."""
         parts = self.parts(sizes)
         utterance = np.repeat(np.arange(len(sizes)), parts)
         part = np.arange(len(utterance)) - np.repeat(np.cumsum(parts) - parts, parts)
@@ -80,16 +81,16 @@ class Pieces:
         return begins[utterance] + cuts[0], cuts[1] - cuts[0]
 
     def parts(self, sizes: Integers) -> Integers:
-        """Pieces (U,) that utterances of `sizes` (U,) frames are cut into."""
+        """Return pieces (U,) that utterances of `sizes` (U,) frames are cut into."""
         if self.chunk is None:
             return np.ones(len(sizes), np.int64)
         return np.maximum(1, np.rint(sizes / self.chunk)).astype(np.int64)
 
 
 def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
-    """The order (frames,) of an epoch: pieces, given by where they begin and the last ends, sorted by length, cut into
-    rounds of `plan.minibatch` frames, and the rounds shuffled. The last round, which may be smaller, holds pieces of
-    any one length."""
+    """Return the order (frames,) of an epoch: pieces, given by where they begin and the last ends, sorted by length,
+    cut into rounds of `plan.minibatch` frames, and the rounds shuffled. The last round, which may be smaller, holds
+    pieces of any one length."""
     rng = stream(plan.seed, "order", plan.epoch)
     pieces = np.unique(np.minimum(pieces, plan.examples))  # a plan may want the first ones only
     sizes = np.diff(pieces)
@@ -98,8 +99,8 @@ def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
 
 
 def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -> Integers:
-    """Examples (plan.examples,), laid out end to end, cut into rounds, and the rounds shuffled; the last round, which
-    may be smaller, is cut out anywhere."""
+    """Return examples (plan.examples,), laid out end to end, cut into rounds, and the rounds shuffled; the last round,
+    which may be smaller, is cut out anywhere."""
     short = plan.examples - (plan.rounds - 1) * plan.minibatch
     at = int(rng.integers(plan.rounds)) * plan.minibatch
     rest = np.concatenate([laid[:at], laid[at + short :]])
@@ -108,7 +109,7 @@ def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -
 
 
 def by_length(sizes: Integers, rng: np.random.Generator) -> Integers:
-    """The order of pieces of `sizes` by length, about."""
+    """Return the order of pieces of `sizes` by length, about."""
     return np.argsort(sizes + rng.uniform(-JITTER, JITTER, len(sizes)) * (10 + sizes.mean()), kind="stable")
 
 
@@ -141,14 +142,14 @@ class SequenceExamples(LabelledFrames):
         return sum(int(self._pieces.parts(sizes).sum()) for sizes in some)
 
     def order(self, plan: EpochPlan) -> Order:
-        """The training frames in the order of the plan's epoch."""
+        """Return the training frames in the order of the plan's epoch."""
         self.train_on(plan.shards)
         if self._how == "blocks":
             return self._in_blocks(plan, self._laid_out)
         return lay_out(self._pieces.cut(np.diff(self._runs["train"].bounds)), plan)
 
     def _laid_out(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> LaidOut:
-        """The pieces of these blocks by length, and their rounds shuffled."""
+        """Return the pieces of these blocks by length, and their rounds shuffled."""
         runs = self._runs["train"]
         utterances = expand(runs.blocks[blocks], runs.blocks[blocks + 1] - runs.blocks[blocks])
         begins = runs.bounds[utterances]
@@ -157,12 +158,12 @@ class SequenceExamples(LabelledFrames):
         return LaidOut(begins[order], sizes[order], at, plan.minibatch, rng)
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
-        """The sequences these labelled frames of `split` are in, and their labels (B,). Frames of one piece whose
-        numbers follow each other make one sequence."""
+        """Return the sequences these labelled frames of `split` are in, and their labels (B,). Frames of one piece
+        whose numbers follow each other make one sequence."""
         return self._batch(split, numbers, self._pieces)
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Sequences, Tensor]]:
-        """All of `split`, pieces of about the same length together, `size` frames at a time or one piece."""
+        """Yield all of `split`, pieces of about the same length together, `size` frames at a time or one piece."""
         pieces = self._pieces.at_test
         begins = pieces.cut(np.diff(self._runs[split].bounds))
         sizes = np.diff(begins)
@@ -189,7 +190,8 @@ class SequenceExamples(LabelledFrames):
 
 
 def _piece_of(numbers: Integers, runs: LabelledRuns, pieces: Pieces) -> tuple[Integers, Integers]:
-    """Utterance, and piece in it, of labelled frames (B,): the largest p with size * p // parts <= place in it."""
+    """Return utterance, and piece in it, of labelled frames (B,): the largest p with size * p // parts <= place in
+    it."""
     utterance = np.searchsorted(runs.bounds, numbers, side="right") - 1
     begin = runs.bounds[utterance]
     size = runs.bounds[utterance + 1] - begin
@@ -205,8 +207,8 @@ def cut_sequences(
     frames: NDArray[np.int64],
     row: NDArray[np.int64],
 ) -> Sequences:
-    """Sequences that hold the frames `start` (N,) to `stop` (N,) of the store, each inside one utterance, with the
-    context of `pieces`. Those that count are `frames` (B,), in the sequences `row` (B,)."""
+    """Return sequences that hold the frames `start` (N,) to `stop` (N,) of the store, each inside one utterance, with
+    the context of `pieces`. Those that count are `frames` (B,), in the sequences `row` (B,)."""
     utterance = np.searchsorted(store.offsets, start, side="right") - 1
     first, end = store.offsets[utterance], store.offsets[utterance + 1]
     begin = start - pieces.left if pieces.fill else np.maximum(start - pieces.left, first)
@@ -225,7 +227,7 @@ def cut_sequences(
 
 
 def whole_utterance(store: FeatureStore, utterance: str, pieces: Pieces, reach: int) -> Sequences:
-    """Every frame of an utterance, cut as `pieces` says."""
+    """Return every frame of an utterance, cut as `pieces` says."""
     first, size = store.span(utterance)
     begins = pieces.cut(np.array([size]))
     row = np.repeat(np.arange(len(begins) - 1), np.diff(begins))

@@ -32,7 +32,7 @@ class Streamed(ABC):
         return self._chunk + self._reach
 
     def push(self, features: Tensor, *, last: bool = False) -> Tensor:
-        """Scores (B, S) that frames (T, F), after all that came before, decide.
+        """Return scores (B, S) that frames (T, F), after all that came before, decide.
 
         Args:
             last: nothing follows: frames that wait for others are evaluated without them.
@@ -54,5 +54,5 @@ class Streamed(ABC):
 
     @abstractmethod
     def _scores(self, features: Tensor) -> Tensor:
-        """Scores (B, S) of the frames in the middle of these (R + T + R, F): whole chunks, the very last one
+        """Return scores (B, S) of the frames in the middle of these (R + T + R, F): whole chunks, the very last one
         excepted."""

@@ -127,7 +127,7 @@ class _Factored(nn.Module):
 
 
 def semi_orthogonal(factor: Tensor) -> Tensor:
-    """`factor` (K, 2 D) after a step towards rows that are orthogonal and of equal length, whatever that is."""
+    """Return `factor` (K, 2 D) after a step towards rows that are orthogonal and of equal length, whatever that is."""
     with torch.autocast(factor.device.type, enabled=False):
         product = factor @ factor.T
         scale = product.square().sum() / product.diagonal().sum()

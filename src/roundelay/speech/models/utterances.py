@@ -52,7 +52,7 @@ class UtteranceExamples:
         self._reach, self._subsampling = reach, subsampling
 
     def count(self, split: str) -> int:
-        """Utterances in `split`."""
+        """Return utterances in `split`."""
         return len(self._splits[split].positions)
 
     @property
@@ -61,31 +61,31 @@ class UtteranceExamples:
         return self.count("train")
 
     def _sizes(self, split: str) -> Integers:
-        """Frames (U,) of the utterances of `split`."""
+        """Return frames (U,) of the utterances of `split`."""
         positions = self._splits[split].positions
         sizes: Integers = self._store.offsets[positions + 1] - self._store.offsets[positions]
         return sizes
 
     def frames(self, split: str) -> int:
-        """Frames in `split`."""
+        """Return frames in `split`."""
         return int(self._sizes(split).sum())
 
     def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
-        """Windows of `reach` frames on each side of these frames of `split`, which are counted utterance by utterance;
-        at the edges of an utterance its first or last frame is repeated."""
+        """Return windows of `reach` frames on each side of these frames of `split`, which are counted utterance by
+        utterance; at the edges of an utterance its first or last frame is repeated."""
         ends = np.cumsum(self._sizes(split))
         utterance = np.searchsorted(ends, numbers, side="right")
         end = self._store.offsets[self._splits[split].positions[utterance] + 1]
         return cut_windows(self._store, end - (ends[utterance] - numbers), np.arange(-reach, reach + 1))
 
     def order(self, plan: EpochPlan) -> Integers:
-        """Training utterances (plan.examples,) in the order of the plan's epoch."""
+        """Return training utterances (plan.examples,) in the order of the plan's epoch."""
         rng = stream(plan.seed, "order", plan.epoch)
         return shuffled_rounds(by_length(self._sizes("train")[: plan.examples], rng), plan, rng)
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
-        """The features of these utterances of `split`, and targets (N, 1 + L): the rows of scores of each, then its
-        labels, -1 behind the last."""
+        """Return the features of these utterances of `split`, and targets (N, 1 + L): the rows of scores of each, then
+        its labels, -1 behind the last."""
         some = self._splits[split]
         inputs, rows = whole_utterances(self._store, some.positions[numbers], self._reach, self._subsampling)
         first, number = some.bounds[numbers], some.bounds[numbers + 1] - some.bounds[numbers]
@@ -96,7 +96,8 @@ class UtteranceExamples:
         return inputs, torch.from_numpy(targets)
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Sequences, Tensor]]:
-        """All of `split`, utterances of about the same length together, `size` frames at a time or one utterance."""
+        """Yield all of `split`, utterances of about the same length together, `size` frames at a time or one
+        utterance."""
         sizes = self._sizes(split)
         group: list[int] = []
         for utterance in np.argsort(sizes, kind="stable").tolist():
@@ -109,15 +110,15 @@ class UtteranceExamples:
 
 
 def rows_of_scores(frames: Integers, subsampling: int) -> Integers:
-    """Rows of scores that utterances of so many frames have."""
+    """Return rows of scores that utterances of so many frames have."""
     return -(-frames // subsampling)
 
 
 def whole_utterances(
     store: FeatureStore, positions: Integers, reach: int, subsampling: int
 ) -> tuple[Sequences, Integers]:
-    """The features of whole utterances at these places of the store (N,), with all rows of scores wanted, those behind
-    the end of an utterance included; and how many rows each of them has (N,)."""
+    """Return the features of whole utterances at these places of the store (N,), with all rows of scores wanted, those
+    behind the end of an utterance included; and how many rows each of them has (N,)."""
     first = store.offsets[positions]
     sequences = cut_sequences(
         store, first, store.offsets[positions + 1], Pieces(), reach, first, np.arange(len(positions))

@@ -56,7 +56,7 @@ def _cases(asked: Asked, rules: Rules) -> list[Case]:
 
 
 def _others(asked: Asked, rules: Rules, cases: Sequence[Case]) -> dict[str, Case]:
-    """The other system's cases, by the name of the case they are compared with."""
+    """Return the other system's cases, by the name of the case they are compared with."""
     if asked.other is None:
         return {}
     sources = len(asked.runs) + (asked.ref is not None) + (asked.stm is not None)

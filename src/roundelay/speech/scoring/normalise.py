@@ -71,7 +71,7 @@ def _rewritten(texts: Texts, purpose: Purpose, rules: Rules) -> Texts:
 
 
 def cases_of_run(exp: Path) -> list[Case]:
-    """Every decoded split of a run directory.
+    """Return every decoded split of a run directory.
 
     Raises:
         UserError: nothing is decoded in it; a damaged file.
@@ -83,14 +83,15 @@ def cases_of_run(exp: Path) -> list[Case]:
 
 
 def case_of_trn(ref: Path, hyp: Path) -> Case:
-    """A pair of trn files. Speakers and subsets come from `groups.json` beside the hypotheses, or from the names."""
+    """Return a pair of trn files. Speakers and subsets come from `groups.json` beside the hypotheses, or from the
+    names."""
     groups_file = hyp.with_name(GROUPS_FILE)
     groups = read_groups(groups_file) if groups_file.is_file() else {}
     return Case(str(hyp), read_trn(ref), read_trn(hyp), groups)
 
 
 def case_of_times(stm: Path, ctm: Path, missing: Literal["error", "empty"] = "error") -> Case:
-    """Recognised words with times, and reference segments: each word goes to the segment of its midpoint."""
+    """Return recognised words with times, and reference segments: each word goes to the segment of its midpoint."""
     cut = cut_at_segments(read_stm(stm), read_ctm(ctm), silent=missing == "empty")
     if not cut.segments:
         raise UserError(f"{stm}: there is no segment to score.")
@@ -109,7 +110,7 @@ def write_groups(path: Path, groups: Groups) -> None:
 
 
 def read_groups(path: Path) -> dict[str, Group]:
-    """The inverse of `write_groups`.
+    """Return the inverse of `write_groups`.
 
     Raises:
         UserError: the file is not what `write_groups` writes; names the utterance.

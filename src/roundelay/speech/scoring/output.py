@@ -31,7 +31,7 @@ class OutputOptions:
 
 
 def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) -> str:
-    """The `%WER` line and whatever is wanted.
+    """Return the `%WER` line and all that is wanted.
 
     Raises:
         UserError: subsets or groups are wanted and there are none; too few utterances or speakers for an interval.
@@ -83,7 +83,7 @@ def _parts(parts: dict[str, Score], groups: Groups, unit: Unit | None) -> list[s
 
 
 def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
-    """A part may be too small for an interval of its own, which is no reason to keep the others from being shown."""
+    """Return the line of a part, without an interval where it is too small for one."""
     try:
         return _line(part, groups, unit)
     except UserError:
@@ -91,7 +91,7 @@ def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
 
 
 def frequent_errors(result: Score, most: int) -> str:
-    """The most frequent substitutions, deletions and insertions, each with its count."""
+    """Return the most frequent substitutions, deletions and insertions, each with its count."""
     found = confusions(result)
     kinds = (
         ("substitution", [(f"{r} -> {h}", n) for (r, h), n in found if r and h]),
@@ -109,7 +109,8 @@ def frequent_errors(result: Score, most: int) -> str:
 
 
 def alignment_text(result: Score, most_frequent: int = 30) -> str:
-    """Every error in its place, for people: the totals, the most frequent errors, then each utterance in columns.
+    """Return every error in its place, for people: the totals, the most frequent errors, then each utterance in
+    columns.
 
     In the `Eval` row S, I and D mark substituted, inserted and deleted words; faultless utterances keep one line.
     Optional words that are missing stand in round brackets, beside blanks.

@@ -12,7 +12,7 @@ from roundelay.speech.scoring.alignment.counts import Score
 
 
 def confused_phones(result: Score, lexicon: Lexicon) -> Counter[Pair]:
-    """Phones of the reference and in the hypothesis that differ, and how often; None: nothing in its place.
+    """Return phones of the reference and in the hypothesis that differ, and how often; None: nothing in its place.
 
     Words that stand wrong beside each other are compared together, by their first pronunciations: `TO DAY` for `TODAY`
     confuses nothing. A stretch with a word that the lexicon lacks is left out.

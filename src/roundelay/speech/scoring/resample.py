@@ -43,7 +43,7 @@ class ConfidenceInterval:
     level: float = LEVEL
 
     def __str__(self) -> str:
-        """`95 % interval 4.41 to 7.62 (bootstrap over 130 utterances)`."""
+        """Return `95 % interval 4.41 to 7.62 (bootstrap over 130 utterances)`."""
         return f"{100 * self.level:g} % interval {self.low:.2f} to {self.high:.2f} (bootstrap over {self._units})"
 
     @property
@@ -54,7 +54,7 @@ class ConfidenceInterval:
 def bootstrap(
     result: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
-    """The interval of the word error rate (percentile method).
+    """Return the interval of the word error rate (percentile method).
 
     Raises:
         UserError: fewer than two units.
@@ -77,7 +77,7 @@ class Comparison:
     p: float | None  # two-sided
 
     def __str__(self) -> str:
-        """Two lines: the bootstrap's difference, and the matched pairs."""
+        """Return two lines: the bootstrap's difference, and the matched pairs."""
         i = self.interval
         test = (
             f"not defined on {self.segments} segments"
@@ -94,7 +94,7 @@ class Comparison:
 def compare(
     a: Score, b: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> Comparison:
-    """Tests whether A and B differ, and which is better.
+    """Test whether A and B differ, and which is better.
 
     Raises:
         UserError: the two were not scored on the same utterances with the same references; fewer than two units.
@@ -117,7 +117,7 @@ def compare(
 
 
 def unit_counts(result: Score, groups: Groups, unit: Unit) -> Counts:
-    """Errors and reference words, unit by unit."""
+    """Return errors and reference words, unit by unit."""
     parts = [u.errors for u in result.utterances]
     if unit == "speakers":
         parts = [part.errors for part in by_speaker(result, groups).values()]
@@ -153,7 +153,7 @@ def _same_test(a: Score, b: Score) -> None:
 
 
 def matched_pairs(a: Score, b: Score) -> tuple[float | None, float | None, int]:
-    """(z, two-sided p, segments) of the matched-pairs test on segments.
+    """Return (z, two-sided p, segments) of the matched-pairs test on segments.
 
     A segment is a stretch of an utterance with an error of A or B, bounded by its ends or by two words that both have
     right: errors of different segments are taken as independent. z is the mean difference of errors per segment over
@@ -169,7 +169,7 @@ def matched_pairs(a: Score, b: Score) -> tuple[float | None, float | None, int]:
 
 
 def error_segments(a: UtteranceScore, b: UtteranceScore) -> list[tuple[int, int]]:
-    """The errors of A and of B in each segment of an utterance.
+    """Return the errors of A and of B in each segment of an utterance.
 
     Where the two took different readings of the reference, the utterance is one segment.
     """
@@ -187,7 +187,7 @@ def error_segments(a: UtteranceScore, b: UtteranceScore) -> list[tuple[int, int]
 
 
 def _errors_by_place(utterance: UtteranceScore) -> Sequence[int]:
-    """Errors before the first reference word, at it, between it and the next, ..., after the last."""
+    """Return errors before the first reference word, at it, between it and the next, ..., after the last."""
     errors = [0]
     for place, (ref, hyp) in enumerate(utterance.pairs):
         wrong = ref != hyp and place not in utterance.forgiven

@@ -26,28 +26,28 @@ class Summary:
     interval: ConfidenceInterval | None
 
     def __str__(self) -> str:
-        """`%WER 5.95 [ 46 / 773, 5 ins, 9 del, 32 sub ]  95 % interval 4.4 to 7.6 (bootstrap ...)`."""
+        """Return `%WER 5.95 [ 46 / 773, 5 ins, 9 del, 32 sub ]  95 % interval 4.4 to 7.6 (bootstrap ...)`."""
         return f"{self.score.errors}" if self.interval is None else f"{self.score.errors}  {self.interval}"
 
 
 def summarise(result: Score) -> Summary:
-    """The score with its interval."""
+    """Return the score with its interval."""
     return Summary(result, bootstrap(result) if len(result.utterances) > 1 else None)
 
 
 def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
-    """The summary of each part of the split, empty where it has none, or one that is all of it."""
+    """Return the summary of each part of the split, empty where it has none, or one that is all of it."""
     parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
     return {name: summarise(part) for name, part in parts.items()} if len(parts) > 1 else {}
 
 
 def group_of_utterance(utterance: Utterance) -> Group:
-    """Its speaker and, where the manifest has the fields, its subset and gender."""
+    """Return its speaker and, where the manifest has the fields, its subset and gender."""
     return Group(utterance.speaker, getattr(utterance, "subset", None), getattr(utterance, "gender", None))
 
 
 def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
-    """Word errors as `results.json` has them."""
+    """Return word errors as `results.json` has them."""
     e = whole.score.errors
     return WordErrors(
         wer=e.wer,
@@ -91,7 +91,8 @@ def write_words(folder: Path, hypotheses: Mapping[str, Sequence[str]], utterance
 
 
 def _line(utterance: Utterance, scored: UtteranceScore) -> str:
-    """A line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are right."""
+    """Return a line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are
+    right."""
     group = group_of_utterance(utterance)
     fields = {
         "id": utterance.id,
@@ -112,5 +113,6 @@ def _segment(u: Utterance) -> StmSegment:
 
 
 def place_of(utterance: Utterance) -> UtterancePosition:
-    """Position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from 1."""
+    """Return the position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from
+    1."""
     return UtterancePosition(utterance.recording_id, str(utterance.channel + 1), utterance.start)

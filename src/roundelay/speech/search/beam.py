@@ -17,7 +17,8 @@ FEWEST_ACTIVE = 20
 def search(
     fst: object, scores: Float32, beam: float, max_active: int
 ) -> tuple[list[int], list[int], float, float, bool] | None:
-    """The best path: (input labels, output labels, graph cost, acoustic cost, final state reached); None without one.
+    """Return the best path: (input labels, output labels, graph cost, acoustic cost, final state reached); None without
+    one.
 
     Label i of the graph scores column i - 1 of `scores`.
     """
@@ -36,8 +37,8 @@ _UNCROWDED = 50_000  # paths that are followed while counting
 
 
 def crowded(fst: object, scores: Float32, beam: float, most: int) -> bool:
-    """True if a search with this beam, and no limit of paths, would follow more than `most` arcs for each of the scores
-    (T, columns): on average over frames that are looked at, the same in every call."""
+    """Return True if a search with this beam, and no limit of paths, would follow more than `most` arcs for each of the
+    scores (T, columns): on average over frames that are looked at, the same in every call."""
     options = kaldi_decoder.FasterDecoderOptions(beam=beam, max_active=_UNCROWDED, min_active=FEWEST_ACTIVE)
     decoder = kaldi_decoder.FasterDecoder(fst, options)
     decoder.init_decoding()
@@ -55,7 +56,7 @@ def crowded(fst: object, scores: Float32, beam: float, most: int) -> bool:
 
 @cache
 def _counting() -> Any:
-    """A class of scores of one frame that counts how often it is asked; made when the library is there."""
+    """Return a class of scores of one frame that counts how often it is asked; made when the library is there."""
 
     class Counting(kaldi_decoder.DecodableInterface):  # type: ignore[misc, name-defined]
         def __init__(self, scores: list[float], frame: int) -> None:
@@ -102,7 +103,7 @@ class GrowingSearch:
             self._frames += len(frames)
 
     def words(self) -> list[int]:
-        """Output labels of the best path, of a whole sentence if one can end here."""
+        """Return the output labels of the best path, of a whole sentence if one can end here."""
         if not self._frames:
             return []
         found, best = self._decoder.get_best_path()

@@ -46,7 +46,7 @@ class Arcs:
 
 
 def to_arrays(fst: Fst) -> Arcs:
-    """The arrays of any kaldifst transducer with tropical weights."""
+    """Return the arrays of any kaldifst transducer with tropical weights."""
     with _scratch() as path:
         if not kaldifst.StdConstFst(fst).write(path):
             raise UserError(f"{path}: cannot be written. Is the temporary folder full? TMPDIR names another.")
@@ -85,19 +85,19 @@ def write_arrays(file: BinaryIO, fst: Arcs) -> None:
 
 
 def _head(start: int, states: int, arcs: int) -> bytes:
-    """The beginning of a const file, up to the table of states; the three numbers are its end."""
+    """Return the beginning of a const file, up to the table of states; the three numbers are its end."""
     names = b"".join(struct.pack("<i", len(name)) + name for name in _NAMES)
     header = struct.pack(_HEADER, _UNALIGNED_VERSION, 0, _EXPANDED_AND_ILABEL_SORTED, start, states, arcs)
     return struct.pack("<i", _MAGIC) + names + header
 
 
 def file_bytes(fst: Arcs) -> int:
-    """The size of the file that `write_arrays` writes."""
+    """Return the size of the file that `write_arrays` writes."""
     return len(_head(0, 0, 0)) + STATE.itemsize * len(fst.final) + ARC.itemsize * len(fst.arcs)
 
 
 def from_arrays(fst: Arcs) -> Fst:
-    """The const transducer that the decoder reads."""
+    """Return the const transducer that the decoder reads."""
     with _scratch() as path:
         with open(path, "wb") as file:
             write_arrays(file, fst)
@@ -109,8 +109,8 @@ _LONGEST_CHAIN = 1000  # arcs without input in a row; graphs of words have a few
 
 
 def read_checked_fst(path: Path, inputs: int, outputs: int) -> Fst:
-    """The const transducer in a file, after a look at all of its states and arcs: the library that reads and searches
-    it takes every number for a place in memory.
+    """Return the const transducer in a file, after a look at all of its states and arcs: the library that reads and
+    searches it takes every number for a place in memory.
 
     Args:
         inputs, outputs: labels go to, `outputs` excluded.
@@ -175,7 +175,7 @@ def _fault_of_arcs(state: npt.NDArray[np.void], arc: npt.NDArray[np.void], label
 
 
 def _cyclic(source: npt.NDArray[np.integer[Any]], target: npt.NDArray[np.integer[Any]], states: int) -> bool:
-    """True if these arcs form a cycle, or a chain too long to belong to words."""
+    """Return True if these arcs form a cycle, or a chain too long to belong to words."""
     for _ in range(_LONGEST_CHAIN):
         leaving = np.zeros(states, bool)
         leaving[source] = True
@@ -259,7 +259,7 @@ def merge_equal_states(fst: Arcs, rounds: int = 40, worth: float = 0.002) -> Arc
 
 
 def _futures(fst: Arcs) -> npt.NDArray[np.uint64]:
-    """A hash of what each state can do next."""
+    """Return a hash of what each state can do next."""
     arcs, states = fst.arcs, len(fst.final)
     value = _spread(arcs["target"].astype(np.uint64) * _MIX[0] + arcs["ilabel"].astype(np.uint64))
     value = _spread(value ^ (arcs["olabel"].astype(np.uint64) * _MIX[1]))
@@ -277,7 +277,7 @@ def _quantised(weight: npt.NDArray[np.float32]) -> npt.NDArray[np.uint64]:
 
 
 def _spread(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """Every bit of the result depends on every bit of the value (the last steps of splitmix64)."""
+    """Mix a value so that every bit of the result depends on every bit of the value (the last steps of splitmix64)."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed: npt.NDArray[np.uint64] = value ^ (value >> np.uint64(31))

@@ -54,7 +54,7 @@ class UnitSet:
         return {(left, right): rank for rank, (left, right) in enumerate(pairs)}
 
     def spell(self, word: str) -> tuple[str, ...] | None:
-        """The word in pieces; None where one of its characters is no unit, or units are phones."""
+        """Return the word in pieces; None where one of its characters is no unit, or units are phones."""
         if not self.spelled:
             return None
         pieces = [WORD_START, *word]
@@ -69,14 +69,14 @@ class UnitSet:
         return tuple(pieces)
 
     def lexicon(self, words: Iterable[str]) -> Lexicon | None:
-        """Words as they are spelled, those that can be; None where units are phones."""
+        """Return words as they are spelled, those that can be; None where units are phones."""
         if not self.spelled:
             return None
         return Lexicon({word: (pieces,) for word in words if (pieces := self.spell(word)) is not None})
 
     def written(self, words: Sequence[str], lexicon: Lexicon) -> tuple[str, ...] | None:
-        """Words as units: as spelled, or by their first pronunciation, without silence; None where one of them cannot
-        be written."""
+        """Return words as units: as spelled, or by their first pronunciation, without silence; None where one of them
+        cannot be written."""
         found: list[str] = []
         for word in words:
             units = self.spell(word) if self.spelled else lexicon.pronunciations.get(word, (None,))[0]
@@ -86,7 +86,7 @@ class UnitSet:
         return tuple(found) if all(unit in self.numbers for unit in found) else None
 
     def words(self, units: Sequence[str]) -> tuple[str, ...]:
-        """The words that pieces spell.
+        """Return the words that pieces spell.
 
         Raises:
             ValueError: units are phones.
@@ -103,7 +103,7 @@ class UnitsConfig(ABC):
 
     @abstractmethod
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
-        """The units of a corpus: a function of its lexicon and training transcripts alone.
+        """Return the units of a corpus: a function of its lexicon and training transcripts alone.
 
         Raises:
             UserError: they have a name that is reserved.
@@ -111,7 +111,7 @@ class UnitsConfig(ABC):
 
 
 def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
-    """`pieces` with `left` followed by `right` made one, from the left."""
+    """Return `pieces` with `left` followed by `right` made one, from the left."""
     found: list[str] = []
     at = 0
     while at < len(pieces):
@@ -122,7 +122,7 @@ def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
 
 
 def characters_of(words: Iterable[str]) -> tuple[str, ...]:
-    """The mark of a beginning, then all characters of the words, sorted.
+    """Return the mark of a beginning, then all characters of the words, sorted.
 
     Raises:
         UserError: a word has that mark in it; names it.

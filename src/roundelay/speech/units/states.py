@@ -30,16 +30,16 @@ class PhoneStates:
     pairs: tuple[str, ...] = ()
 
     def phones(self, spoken: Sequence[str]) -> tuple[str, ...]:
-        """The P phones: silence, then the others."""
+        """Return the P phones: silence, then the others."""
         return (self.silence, *spoken)
 
     def columns(self, spoken: Sequence[str]) -> tuple[str, ...]:
-        """Names of all columns: of phones, then of pairs as `LEFT-PHONE`."""
+        """Return names of all columns: of phones, then of pairs as `LEFT-PHONE`."""
         names = [*self.phones(spoken), *(pair.replace(" ", "-") for pair in self.pairs)]
         return tuple(name + mark for name in names for mark in ("", FURTHER)[: self.states])
 
     def emitted(self, spoken: Sequence[str]) -> "Emitted":
-        """The columns as numbers."""
+        """Return the columns as numbers."""
         return Emitted(self, tuple(spoken))
 
 
@@ -58,8 +58,8 @@ class Emitted:
         return alone | {(left, phone): place for place, (left, phone) in enumerate(pairs, len(phones))}
 
     def of(self, left: str, phone: str) -> tuple[int, int]:
-        """The columns of a phone after another, or after none (any name that is no phone): of its first frame, and of
-        all further ones."""
+        """Return the columns of a phone after another, or after none (any name that is no phone): of its first frame,
+        and of all further ones."""
         place = self._places.get((left, phone))
         first = self.states.states * (self._places["", phone] if place is None else place)
         return first, first + self.states.states - 1

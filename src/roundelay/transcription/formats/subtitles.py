@@ -13,7 +13,7 @@ _SHORTEST = 0.8  # s: a shorter cue stays until then, or until the next begins
 
 
 def srt(transcript: ChannelTranscript) -> str:
-    """SubRip: numbered cues, times as `00:01:02,345`."""
+    """Return SubRip text: numbered cues, times as `00:01:02,345`."""
     cues = [
         f"{number}\n{_time(start, ',')} --> {_time(end, ',')}\n{text}\n"
         for number, (start, end, text) in enumerate(_cues(transcript), 1)
@@ -22,7 +22,7 @@ def srt(transcript: ChannelTranscript) -> str:
 
 
 def vtt(transcript: ChannelTranscript) -> str:
-    """WebVTT: times as `00:01:02.345`; what would be read as a mark is escaped."""
+    """Return WebVTT text: times as `00:01:02.345`; what would be read as a mark is escaped."""
     cues = [
         f"\n{_time(start, '.')} --> {_time(end, '.')}\n"
         f"{text.replace('&', '&amp;').replace('<', '&lt;').replace('>', '&gt;')}\n"
@@ -45,7 +45,7 @@ def _cues(transcript: ChannelTranscript) -> list[tuple[int, int, str]]:
 
 
 def _groups(words: Sequence[TimedWord]) -> Iterator[list[TimedWord]]:
-    """Words of one cue each."""
+    """Yield words of one cue each."""
     group: list[TimedWord] = []
     for word in words:
         if group:

@@ -13,12 +13,12 @@ WORDS, CONFIDENCES, SEGMENTS = "words", "confidences", "segments"
 
 
 def json_document(transcript: ChannelTranscript) -> str:
-    """One line of JSON."""
+    """Return one line of JSON."""
     return f"{json_line(as_json(transcript))}\n"
 
 
 def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
-    """Name, source, channel, seconds, text, and `segments` with their `words`; times in seconds."""
+    """Return name, source, channel, seconds, text, and `segments` with their `words`; times in seconds."""
     return {
         "name": transcript.name,
         "source": transcript.source,
@@ -30,14 +30,15 @@ def as_json(transcript: ChannelTranscript) -> dict[str, Any]:
 
 
 def update_line(segment: Segment, at: float, *, final: bool) -> str:
-    """Words of a stream as a line of JSON: a segment, whether it is `final`, and the audio that had come, `at` (s)."""
+    """Return words of a stream as a line of JSON: a segment, whether it is `final`, and the audio that had come, `at`
+    (s)."""
     told = as_segment(0, segment)
     del told["id"]
     return f"{json_line({'final': final, 'at': round(at, _DECIMALS), **told})}\n"
 
 
 def as_segment(number: int, segment: Segment) -> dict[str, Any]:
-    """A segment in JSON."""
+    """Return a segment in JSON."""
     return {
         "id": number,
         "start": round(segment.start, _DECIMALS),
@@ -48,19 +49,19 @@ def as_segment(number: int, segment: Segment) -> dict[str, Any]:
 
 
 def timed_word(word: TimedWord) -> dict[str, Any]:
-    """A word in JSON."""
+    """Return a word in JSON."""
     times = {"word": word.word, "start": round(word.start, _DECIMALS), "end": round(word.start + word.duration, 3)}
     return times if word.confidence is None else {**times, "confidence": round(word.confidence, 4)}
 
 
 def ctm(transcript: ChannelTranscript) -> str:
-    """`name channel start duration word confidence`, a line a word."""
+    """Return `name channel start duration word confidence`, a line a word."""
     place = UtterancePosition(transcript.name, str(transcript.channel))
     return ctm_text(transcript.source, {transcript.name: transcript.words}, {transcript.name: place})
 
 
 def textgrid(transcript: ChannelTranscript) -> str:
-    """Three tiers: words, their confidences, and segments."""
+    """Return three tiers: words, their confidences, and segments."""
     end = max([transcript.seconds, *(word.start + word.duration for word in transcript.words)])
     words = [Interval(w.start, w.start + w.duration, w.word) for w in transcript.words]
     sure = [

@@ -5,10 +5,10 @@ from roundelay.transcription.transcript import ChannelTranscript
 
 
 def txt(transcript: ChannelTranscript) -> str:
-    """The words of each segment that has any, a line each."""
+    """Return the words of each segment that has any, a line each."""
     return "".join(f"{segment.text}\n" for segment in transcript.segments if segment.words)
 
 
 def trn(transcript: ChannelTranscript) -> str:
-    """`words (name)`."""
+    """Return `words (name)`."""
     return trn_line(transcript.source, transcript.name, [word.word for word in transcript.words])

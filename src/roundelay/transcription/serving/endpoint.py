@@ -37,7 +37,7 @@ from roundelay.transcription.serving.speaking import SAMPLE_BYTES, is_end
 ENDPOINT, LIVE, MODELS = "/v1/audio/transcriptions", "/v1/audio/transcriptions/live", "/v1/models"
 ABOUT_MODEL = "/about"
 MESSAGE_BYTES = 1 << 20
-"""Of a message of somebody who speaks."""
+"""Most bytes of a message of a speaker."""
 NORMAL, GOING_AWAY, BROKEN, AGAINST_THE_RULES, TOO_LARGE, FAILED = 1000, 1001, 1002, 1008, 1009, 1011
 """Codes of closing."""
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -115,8 +115,8 @@ class Endpoint:
         await self._app(scope, receive, send)
 
     def _check(self, asked: HTTPConnection, acts: bool) -> None:
-        """On loopback only names of loopback: a page from elsewhere cannot ask here under its own name. What costs
-        work, no page of another origin may have: browsers let it ask, and say where it is from."""
+        """Refuse, on loopback, names of other places: a page from elsewhere cannot ask here under its own name. What
+        costs work, no page of another origin may have: browsers let it ask, and say where it is from."""
         headers = asked.headers
         host = headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -193,7 +193,7 @@ class Endpoint:
 
     @contextmanager
     def body(self) -> Iterator["_Body"]:
-        """A body that is to come."""
+        """Hold a body that is to come."""
         # No name: nothing of it is left, however the server ends.
         with tempfile.TemporaryFile() as file:
             body = _Body(file)
@@ -325,7 +325,7 @@ class Endpoint:
         raise WebSocketDisconnect
 
     async def _message(self, socket: WebSocket) -> bytes | None:
-        """The next samples; None where no more come."""
+        """Return the next samples; None where no more come."""
         try:
             async with asyncio.timeout(self.limits.seconds):
                 ended, message = await _first(socket.receive(), self._ended.wait())

@@ -60,7 +60,7 @@ class Recognition:
 
 @final
 class Recognisers:
-    """Recognises for a server, in processes.
+    """Recognisers of a server, in processes.
 
     Args:
         make: makes what recognises, in a new process: a function of a module, with its arguments.
@@ -95,7 +95,7 @@ class Recognisers:
 
     @property
     def process_id(self) -> int:
-        """Of the process that has loaded the model."""
+        """Id of the process that has loaded the model."""
         assert self._process.pid is not None
         return self._process.pid
 

@@ -27,25 +27,25 @@ class Reply:
 
 
 def refusal(refused: Refused) -> Reply:
-    """An error as clients know it."""
+    """Return an error as clients know it."""
     kind = "server_error" if refused.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     error = {"message": str(refused), "type": kind, "param": None, "code": None}
     return as_json(refused.status, {"error": error})
 
 
 def as_json(status: HTTPStatus, value: Mapping[str, Any]) -> Reply:
-    """A reply of JSON."""
+    """Return a reply of JSON."""
     return Reply(status, "application/json", json_text(value).encode())
 
 
 def event(told: Mapping[str, Any]) -> bytes:
-    """An event of a stream, as it is sent."""
+    """Return an event of a stream, as it is sent."""
     return f"event: {told['type']}\ndata: {json_line(told)}\n\n".encode()
 
 
 def _verbose(transcript: ChannelTranscript) -> Reply:
-    """Words and segments with times; of what others say of a segment, the mean logarithm of the words' confidences,
-    null where they have none."""
+    """Return words and segments with times; of what others say of a segment, the mean logarithm of the words'
+    confidences, null where they have none."""
     return as_json(
         HTTPStatus.OK,
         {

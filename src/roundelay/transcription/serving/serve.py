@@ -29,7 +29,7 @@ class _Server(uvicorn.Server):
 
 
 def server_of(endpoint: Endpoint) -> uvicorn.Server:
-    """Uvicorn for an endpoint; `should_exit` ends it."""
+    """Return Uvicorn for an endpoint; `should_exit` ends it."""
     http, messages = protocols(endpoint.limits)
     config = uvicorn.Config(
         endpoint,
@@ -52,7 +52,7 @@ def server_of(endpoint: Endpoint) -> uvicorn.Server:
 
 
 def listening(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of a host.
+    """Return sockets that listen on all addresses of a host.
 
     Args:
         port: 0 for any that is free.

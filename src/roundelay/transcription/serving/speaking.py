@@ -64,7 +64,7 @@ class Speaker:
 
 
 def is_end(message: str) -> bool:
-    """True if a text says that no more samples come."""
+    """Return True if a text says that no more samples come."""
     try:
         told = parse_json(message)
     except ValueError:

@@ -162,7 +162,7 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
 
 
 def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator[bytes]:
-    """Events of the recording in a file.
+    """Yield events of the recording in a file.
 
     Raises:
         Refused: it cannot be used; later, this is the last event.
@@ -197,7 +197,8 @@ def _at_most(sound: Sound, seconds: float) -> Sound:
 
 
 def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
-    """The recording, `file`, as a file without a name, and all other fields by name; of several of one name the last.
+    """Return the recording, `file`, as a file without a name, and all other fields by name; of several of one name the
+    last.
 
     Args:
         kind: the Content-Type.

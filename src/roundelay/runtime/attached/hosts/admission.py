@@ -18,9 +18,8 @@ from contextlib import suppress
 from typing import final
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.messages import ComeBack, Enter
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.hosts.control.messages import EVERYONE
+from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage

@@ -1,43 +1,24 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST
-from roundelay.runtime.attached.hosts import messages
+from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST, place_of_model
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
-from roundelay.runtime.attached.hosts.finding import Search, boot_clock, say_who_leads
-from roundelay.runtime.attached.hosts.lease import Promise, Voter, may_win
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.succession import (
-    KnownHosts,
-    Recent,
-    enter_replica,
-    look_for,
-    may_be_led_by_another,
-)
+from roundelay.runtime.attached.hosts.taking_over import Recent, enter_replica
 from roundelay.runtime.base import wall_clock
-from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.inquiry import PeerState
-from roundelay.runtime.hosts.control.joining import find_coordinator, hello_of
-from roundelay.runtime.hosts.control.messages import (
-    Built,
-    End,
-    HostRefused,
-    Living,
-    Meet,
-    Piece,
-    Prepared,
-    Replied,
-    Welcome,
-)
-from roundelay.runtime.hosts.terms import HostHello, fingerprint
-from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
+from roundelay.runtime.hosts.control import messages
+from roundelay.runtime.hosts.control.finding import PeerState, Search, boot_clock, say_who_leads
+from roundelay.runtime.hosts.control.host_agent import HostAgent
+from roundelay.runtime.hosts.control.lease import Promise, Voter, may_win
+from roundelay.runtime.hosts.control.succession import look_for, may_be_led_by_another
+from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
 from roundelay.runtime.messages import Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
@@ -49,29 +30,32 @@ AGAIN_SECONDS = 0.1
 
 
 @final
-class SessionAgent:
+class SessionAgent(HostAgent):
     """Of one session, and one host."""
 
     def __init__(self, host: SessionHost, router: Router) -> None:
-        self._host, self._router = host, router
-        self._orders: SimpleQueue[Message] = SimpleQueue()
-        self._lost = self._refused = ""  # why
-        self._ended = self._begun = False
+        number, ring, most = host.request.number, host.bell.ring, host.place.learners - 1
+        dialect = Dialect(*messages.TO_ALL, *messages.TO_SESSION, rank=most, slot=passes.PASS_SLOTS - 1)
+        super().__init__(host.place, host.terms, router.listener, host.links, dialect, number, ring)
+        self._host = self._learners = host
+        self._beside = "mean", place_of_model(range(host.place.learners), host.here)
+        self._begun = self._finished = False
         self.late = False
         """Does this host come back to a session that runs?"""
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # who waits for that, as was said
-        self._generation = -1
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
-        self.hosts, self.recent = KnownHosts(), Recent()
+        self.recent = Recent()
         self.promise = Promise(host.terms.host_patience)
         self.ended: frozenset[str] = frozenset()
         """Lives of processes that led and have surely ended."""
         self.succeeds = False
         """True after `run` where this host is the next that leads."""
-        self._monitored: MonitoredLink | None = None
-        together = host.strategy.traits.synchronous
-        self._sender = ColumnSender(host.columns, host.here, together, self._send)
+        self._sender = self._new_sender()
+
+    def _new_sender(self) -> ColumnSender:
+        host = self._host
+        return ColumnSender(host.columns, host.here, host.strategy.traits.synchronous, self._send)
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -81,55 +65,41 @@ class SessionAgent:
         Raises:
             UserError: it does not answer, or refuses this host.
         """
-        seconds = self._host.terms.patience_seconds
+        seconds = self._terms.patience_seconds
         deadline = wall_clock() + seconds
         while not self._begun:
             self._connect(deadline - wall_clock())
-            while not (self._begun or self._lost or self._ended):
+            while not (self._begun or self._lost or self._over):
                 if wall_clock() > deadline:
                     raise self._nobody(seconds, "hosts are still missing")
-                self._obey(0.05)
-            if self._refused:
-                raise UserError(f"rank {self._host.here[0]}: the first host says: {self._refused}")
+                self._do_next(0.05)
+            if isinstance(self._over, messages.HostRefused):
+                raise UserError(f"rank {self._host.here[0]}: the first host says: {self._over.why}")
             if not self._begun:
                 time.sleep(AGAIN_SECONDS)
 
     def _connect(self, seconds: float) -> None:
-        host = self._host
-        if self._monitored is not None:
-            self._monitored.close()
-        seconds, other = max(SHORTEST_SECONDS, seconds), None
-        if host.place.peers:
-            listener = self._router.listener
-            search = Search(host.place, host.terms, host.request.number, str(listener.hello["life"]))
+        self.close()
+        seconds, other, terms = max(SHORTEST_SECONDS, seconds), None, self._terms
+        if self._place.peers:
+            search = Search(self._place, terms, self._session, str(self._listener.hello["life"]))
             found = search.wait(seconds)
             if found is None:
-                raise self._nobody(host.terms.patience_seconds, "no host says who leads")
-            other, seconds = (found.address, found.rank), min(seconds, host.terms.host_patience)
+                raise self._nobody(terms.patience_seconds, "no host says who leads")
+            other, seconds = (found.address, found.rank), min(seconds, terms.host_patience)
         try:
-            hello = hello_of(host.place, host.terms, self._router.listener, host.request.number)
-            self._monitored = find_coordinator(host.place, host.terms, hello, seconds, other)
+            link = self._find(seconds, other)
         except (LinkTimeout, UserError) as error:
             if other is not None and seconds > SHORTEST_SECONDS:  # lost meanwhile: others may know who leads by now
                 self._lost = str(error)
                 return
             if isinstance(error, UserError):
                 raise
-            raise self._nobody(host.terms.patience_seconds, str(error)) from error
-        self._begin_with(self._monitored)
-        initial = fingerprint(host.arena.vector("row", host.here[0]))
-        self._send(Built(host.parameters, initial))
+            raise self._nobody(terms.patience_seconds, str(error)) from error
+        self._follow(link)
+        self._say_built()
 
-    def _begin_with(self, link: MonitoredLink) -> None:
-        """Hear the host that leads."""
-        self._lost, self._ended, self._generation, self._orders = "", False, -1, SimpleQueue()
-        hello = HostHello.of(link.link)
-        self.hosts = replace(self.hosts, first=hello.first, life=hello.life)
-        self._monitored = link
-        link.beat()
-        link.listen(Dialect(*messages.TO_AGENTS, rank=self._host.place.learners - 1), self._heard, self._gone)
-
-    def _follow(self) -> bool:
+    def _follow_next(self) -> bool:
         """The link to the leader is gone: come to the next one, as this host is, or be it. False: the session is over
         for this host."""
         host, hosts = self._host, self.hosts
@@ -141,18 +111,14 @@ class SessionAgent:
             if number == hosts.own:
                 self.succeeds = True
                 return True
-            other, listener = (hosts.addresses[number], hosts.ranks[number][0]), self._router.listener
             try:
-                seconds, session = host.terms.host_patience, host.request.number
-                hello = hello_of(host.place, host.terms, listener, session, stays=True)
-                link = find_coordinator(host.place, host.terms, hello, seconds, other)
+                link = self._find(self._terms.host_patience, (hosts.addresses[number], hosts.ranks[number][0]), True)
             except (LinkTimeout, UserError):
                 host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
                 continue
             self.hosts = replace(self.hosts, leader=number)
-            self._begin_with(link)
-            together = host.strategy.traits.synchronous
-            self._sender = ColumnSender(host.columns, host.here, together, self._send)
+            self._follow(link)
+            self._sender = self._new_sender()
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
             self._send(messages.Stays(self.recent.all(), int(host.between.conducted[0]), self.promise.views))
             return True
@@ -161,12 +127,12 @@ class SessionAgent:
     def _may_leave(self) -> bool:
         """May this host follow another than the one that led? Once that has ended; or, where nobody can say, once this
         host has promised it nothing any more, if others may come to more than half of all."""
-        host, views = self._host, self.promise.views
+        views = self.promise.views
         leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
-        state = PeerState.LIVES if leader is None else look_for(leader, host)
+        state = PeerState.LIVES if leader is None else look_for(leader, self._place, self._terms)
         if leader is None or state is PeerState.LIVES:
             return False
-        if state is PeerState.ENDED or host.request.options.silence == "dead":
+        if state is PeerState.ENDED or self._terms.silence == "dead":
             self.ended |= {leader.life}
             return True
         if not may_win(views, {leader.life, *self.ended}):
@@ -185,33 +151,15 @@ class SessionAgent:
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Message, *payload: bytes) -> None:
-        assert self._monitored is not None
-        try:
-            self._monitored.say(message, payload)
-        except LinkError as error:
-            self._gone(str(error))
-
-    def _gone(self, reason: str) -> None:
-        self._lost = self._lost or reason
-        self._host.bell.ring()
-
-    def _heard(self, message: Message) -> None:
-        """From the thread of the link: what must not wait, and what is written where nobody looks yet."""
+    def _heard(self, message: Message) -> bool:
         host = self._host
         match message:
             case messages.Columns():
                 host.enter_columns(message, host.elsewhere)
             case messages.Drawn():
                 self._take_drawn(message)
-            case Piece():
-                bulk.take_piece(host.arena, message, host.here)
-            case messages.Model():
-                host.take_model(message)
             case messages.Shown():
                 host.take_shown(message, host.elsewhere if self._begun else host.here)
-            case Living():
-                self._hear_who_lives(message)
             case messages.Passes():
                 with host.gate:
                     enter_replica(host.arena, message)
@@ -219,13 +167,13 @@ class SessionAgent:
                 self.promise.heard(views, boot_clock())
                 self._send(messages.LeaderHeard(sent, self.promise.views[-1].number))
                 self._say_who_leads()
-            case End():
-                self._ended = True
-            case HostRefused(why):
-                self._refused, self._ended = why, True
             case _:
-                self._orders.put(message)
-                self._host.bell.ring()
+                return False
+        return True
+
+    def _note_lives(self, alive: Sequence[int]) -> None:
+        """Lives are in the columns, with what was done in them; who leads is new."""
+        self._say_who_leads()
 
     def _say_who_leads(self) -> None:
         """To hosts that start, and ask."""
@@ -233,7 +181,7 @@ class SessionAgent:
         if hosts.addresses:
             leads = Voter(hosts.first, hosts.life, hosts.addresses[hosts.leader])
             term = views[-1].number[0] if views else 0
-            say_who_leads(self._router.listener, self._host.request.number, leads, term)
+            say_who_leads(self._listener, self._session, leads, term)
 
     def _take_drawn(self, message: messages.Drawn) -> None:
         between, rank = self._host.between, message.rank
@@ -245,19 +193,9 @@ class SessionAgent:
             between.drawn[rank] = message.index
             publish(between.answered, rank, message.number)
 
-    def _hear_who_lives(self, living: Living) -> None:
-        if living.generation <= self._generation:
-            return
-        self._generation, hosts = living.generation, living.hosts
-        leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == (self.hosts.first,)), 0)
-        self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader)
-        self._say_who_leads()
-        self._host.links.endpoint.peers(living.addresses, hosts)  # who lives is in the columns, with what they did
-        self._host.bell.ring()
-
     # What is done -----------------------------------------------------------------------------------------------------
 
-    def _obey(self, seconds: float) -> bool:
+    def _do_next(self, seconds: float) -> bool:
         """Do the next thing the coordinator has said, if there is one within so many seconds."""
         try:
             order = self._orders.get(timeout=seconds)
@@ -265,19 +203,11 @@ class SessionAgent:
             return False
         host = self._host
         match order:
-            case Welcome():
-                bulk.enter_integers(host.arena, host.here, order.integers)
-                self.hosts = replace(self.hosts, own=order.host)
-                host.links.settle(order.host, order.hosts, host.parameters)
-                self._send(Prepared())
-            case Meet():
-                try:
-                    host.links.meet(order.addresses)
-                except (LinkError, TimeoutError) as error:
-                    raise UserError(f"rank {host.here[0]}: {error}. Can all hosts reach each other?") from error
-                self._send(Replied())
-            case messages.GiveRows():
-                self._give(order.rows, order.laid_out)
+            case messages.Give():
+                host.links.end_part()
+                self._give(order)
+                self._show()
+                self._send(messages.Replied())
             case messages.ComeBack():
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True
@@ -286,7 +216,17 @@ class SessionAgent:
             case messages.MeetingHeld():
                 self._begun = True
                 host.turn(order.number, order.present)
+            case _:
+                self._obey(order)
         return True
+
+    def _show(self) -> None:
+        host = self._host
+        assert self.link is not None
+        try:
+            host.send_shown(self.link, [rank for rank in host.arena.liveness.living() if rank in host.here])
+        except LinkError as error:
+            self._gone(str(error))
 
     def _let_in(self, order: messages.Enter) -> None:
         """Learners of this host have come back, and may train."""
@@ -309,28 +249,17 @@ class SessionAgent:
             self._said_back = waiting
             self._send(messages.Back(tuple(waiting)))
 
-    def _give(self, rows: Sequence[int], laid_out: Mapping[str, str]) -> None:
-        host, link = self._host, self._monitored
-        assert link is not None
-        host.stop_means()
-        try:
-            bulk.give(link, host.arena, "row", [rank for rank in host.here if rank in rows], laid_out)
-            host.send_shown(link, [rank for rank in host.here if host.arena.liveness.alive[rank]])
-        except LinkError as error:
-            self._gone(str(error))
-        self._send(Replied())
-
     def run(self, given_up: Callable[[], bool]) -> None:
         """Until all learners of this host have left or `given_up`."""
         host = self._host
         while not host.left and not given_up():
             heard = host.bell.heard()
-            if self._lost and not self._ended and self._follow():
+            if self._lost and not self._over and not self._finished and self._follow_next():
                 if self.succeeds:
                     return
                 continue
-            if self._lost or self._ended:
-                self._ended = True
+            if self._lost or self._over:
+                self._finished = True
                 host.lose(host.elsewhere)
                 host.end(FIRST_HOST_LOST)
                 self.close()
@@ -340,12 +269,12 @@ class SessionAgent:
                 self._sender.look()
                 self._ask_for_minibatches()
                 self._bring_back()
-            while self._obey(0):
+            while self._do_next(0):
                 pass
             host.notice_deaths()
             host.links.check()
             host.bell.wait(heard, COLUMN_SECONDS)
-        if not (self._lost or self._ended):
+        if not (self._lost or self._over):
             self._sender.look()
 
     def _ask_for_minibatches(self) -> None:
@@ -357,8 +286,3 @@ class SessionAgent:
                 key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
                 pieces, keep = int(between.pieces[rank]), int(between.keep[rank])
                 self._send(messages.DrawRequest(rank, number, key, pieces, keep))
-
-    def close(self) -> None:
-        """Nobody is heard any more. Safe to call twice."""
-        if self._monitored is not None:
-            self._monitored.close()

@@ -16,7 +16,6 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from roundelay.runtime.attached.hosts.messages import Columns
 from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import MANNERS, Attendance
@@ -24,6 +23,7 @@ from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.control.messages import Columns
 from roundelay.runtime.messages import BOUND, InvalidMessage
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish

@@ -6,34 +6,31 @@ meetings, and hands out the minibatches of passes that all share. It is built of
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
 from roundelay.core.errors import UserError
-from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED, HostSeen
+from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
-from roundelay.runtime.attached.hosts import messages
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
-from roundelay.runtime.attached.hosts.leading import Leading
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.succession import PassReplica, TakingOver, may_be_led_by_another
+from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
 from roundelay.runtime.attached.meetings import KINDS, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
+from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
-from roundelay.runtime.hosts.control.bulk import lay_out
-from roundelay.runtime.hosts.control.coordinator import OWN_HOST
-from roundelay.runtime.hosts.control.host_events import HostEvents
-from roundelay.runtime.hosts.control.membership import HostMembership
-from roundelay.runtime.hosts.control.messages import EVERYONE, Meet
-from roundelay.runtime.hosts.control.mirrors import names_alike
+from roundelay.runtime.hosts.control.leading import Leading
+from roundelay.runtime.hosts.control.lease import Views
+from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
+from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
-from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
+from roundelay.runtime.hosts.control.succession import may_be_led_by_another
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
@@ -52,39 +49,36 @@ class SessionCoordinator:
     late = False
     """Without the first host there is no session that it could come back to."""
 
-    def __init__(
-        self, host: SessionHost, router: Router, arrivals: PendingJoins, before: SessionAgent | None = None
-    ) -> None:
+    def __init__(self, host: SessionHost, arrivals: PendingJoins, before: SessionAgent | None = None) -> None:
         """`before` is what this host was, where it takes the place of one that led before it."""
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
-        events = HostEvents(messages.TO_LEADER, self._heard, self._left, host.links.endpoint.peers, self._came)
-        self._hosts = HostMembership(host, router, arrivals, host.place, host.terms, events)
+        events = HostEvents(messages.OF_SESSION, self._heard, self._left, self._came)
+        self._hosts = HostMembership(host, host.links, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._replica = PassReplica(host.arena)
         self._taking_over: TakingOver | None = None
-        if before is None:
-            self._leading = Leading(host, router.listener)
-        else:
-            self._leading = Leading(host, router.listener, before.promise.views, before.ended)
+        views: Views = () if before is None else before.promise.views
+        self._leading = Leading(
+            host.place,
+            host.terms,
+            arrivals.listener,
+            host.request.number,
+            may_be_led_by_another(host.strategy),
+            host.bell.ring,
+            views,
+            frozenset() if before is None else before.ended,
+        )
+        if before is not None:
             self._hosts.take_over(before.hosts.own, before.hosts.ranks)
             self._taking_over = TakingOver(host, before.hosts, before.recent)
         publish(host.between.leads, 0, SINCE_IT_BEGAN if before is None else SINCE_ANOTHER)
         self._senders: dict[int, tuple[RemoteHost, ColumnSender]] = {}
         self._why, self._hands_over = "", False
-        self._traffic = TrafficCounters(OWN_HOST, self._readings)
         self._live: SessionLive | None = None
         if host.request.live:
-            self._live = SessionLive(host.request.live, host.arena, host.strategy, lambda: True, self._seen)
-
-    def _readings(self) -> Iterator[Reading]:
-        for remote in self._hosts.all():
-            yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
-        yield from self._host.links.readings()
-
-    def _seen(self) -> tuple[HostSeen, ...]:
-        return self._hosts.seen(self._traffic.bytes())
+            self._live = SessionLive(host.request.live, host.arena, host.strategy, lambda: True, self._hosts.seen)
 
     def open(self) -> None:
         """Wait until all hosts have come, and give them what the learners of this host begin with.
@@ -94,15 +88,11 @@ class SessionCoordinator:
         """
         hosts, host = self._hosts, self._host
         try:
-            hosts.gather()
+            hosts.open()
             self._leading.begin(hosts)
-            host.links.settle(OWN_HOST, hosts.hosts, host.parameters)
-            if host.strategy.traits.synchronous:
-                hosts.ask(Meet(tuple(hosts.addresses())), "that it has met the others")
-                host.links.meet(hosts.addresses())
             everybody = sorted({*host.here, *(rank for remote in hosts.inside() for rank in remote.ranks)})
             for remote in hosts.inside():
-                host.send_shown(remote.monitored, host.here[:1], EVERYONE)
+                host.send_shown(remote.monitored, host.here[:1], messages.EVERYONE)
             host.turn(0, everybody)
             for remote in hosts.inside():
                 remote.tell(messages.MeetingHeld(0, tuple(everybody)))
@@ -191,7 +181,7 @@ class SessionCoordinator:
         with host.gate:
             if isinstance(message, messages.Stays) and self._taking_over is not None:
                 self._taking_over.heard(remote, message)
-                self._leading.stays(message)
+                self._leading.stays(message.views)
                 return
             if remote.standing != "in":
                 return
@@ -298,16 +288,13 @@ class SessionCoordinator:
 
     def _conduct(self, number: int, kind: str, present: list[int]) -> None:
         host, hosts = self._host, self._hosts
-        host.stop_means()
+        host.links.end_part()
         if kind in WITH_MODEL:
             centre = host.strategy.traits.model == "centre"
             holders = host.strategy.holders(tuple(present))
-            alike = names_alike(host.strategy, ())
             here = [rank for rank in present if rank in host.here]
-            elsewhere = [rank for rank in holders if rank not in host.here]
-            laid_out = lay_out(host.arena, alike, here[0], elsewhere) if here else {}
-            wanted = () if centre else tuple(holders)
-            hosts.ask(messages.GiveRows(wanted, laid_out), "what its learners' rows are")
+            elsewhere = [] if centre else [rank for rank in holders if rank not in host.here]
+            bring(hosts, host.arena, ["row"], names_alike(host.strategy, ()), here, elsewhere)
             rows = host.arena.rows()
             if centre:
                 host.model.copy_(rows[-1].vector)
@@ -322,7 +309,7 @@ class SessionCoordinator:
         host = self._host
         with suppress(LinkError):  # it is lost, as its own thread will notice
             if with_model:
-                host.send_model(remote.monitored)
+                host.send_model(remote.monitored, remote.ranks)
                 host.send_shown(remote.monitored, [rank for rank in present if rank not in remote.ranks])
             remote.monitored.say(messages.MeetingHeld(number, tuple(present)))
 

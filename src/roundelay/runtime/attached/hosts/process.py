@@ -19,11 +19,11 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
-from roundelay.runtime.attached.hosts.finding import Search, say_who_leads
 from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
+from roundelay.runtime.hosts.control.finding import Search, say_who_leads
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_fact, send_fact
@@ -129,9 +129,7 @@ class SessionServer:
             self._watch(request.processes)
             router, arrivals = self._listen(request)
             host = SessionHost(request, descriptors[0], router)
-            part = (
-                SessionCoordinator(host, router, arrivals) if _begins(request, router) else SessionAgent(host, router)
-            )
+            part = SessionCoordinator(host, arrivals) if _begins(request, router) else SessionAgent(host, router)
             part.open()
             self._say({"wakes": host.wakes, "late": part.late})
             answered = True
@@ -140,7 +138,7 @@ class SessionServer:
                 where = ":".join(map(str, router.listener.address))
                 ranks = ", ".join(map(str, host.here))
                 sys.stderr.write(f"roundelay: the host that led is lost; that of learners {ranks} leads at {where}\n")
-                part = SessionCoordinator(host, router, arrivals, part)
+                part = SessionCoordinator(host, arrivals, part)
                 part.run(partial(self._given_up, host))
         except Exception as error:
             why = str(error) if isinstance(error, EXPECTED) else traceback.format_exc()

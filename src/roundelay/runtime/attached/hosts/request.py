@@ -98,6 +98,7 @@ class SessionRequest:
             agreement=self.agreement,
             agreed="script",
             on_gpus=self.on_gpus,
+            silence=self.options.silence,
         )
 
     def to_json(self) -> dict[str, Any]:

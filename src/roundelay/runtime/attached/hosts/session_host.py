@@ -12,34 +12,24 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import Tensor
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent
-from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate
+from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate, place_of_model
 from roundelay.runtime.attached.hosts.columns import SharedColumns
-from roundelay.runtime.attached.hosts.messages import Columns, Model, Shown
 from roundelay.runtime.attached.hosts.request import SessionRequest
-from roundelay.runtime.attached.membership import (
-    CLOSED,
-    DEATH_CHECK_SECONDS,
-    DIED,
-    HOST_LOST,
-    Attendance,
-    breathes,
-    life_lock,
-)
+from roundelay.runtime.attached.membership import CLOSED, DIED, HOST_LOST, Attendance
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
-from roundelay.runtime.hosts.control.bulk import ROW_PIECE
+from roundelay.runtime.hosts.control.bulk import send_vector
 from roundelay.runtime.hosts.control.host_links import HostLinks
-from roundelay.runtime.hosts.control.messages import EVERYONE
-from roundelay.runtime.hosts.means import HostMeans
+from roundelay.runtime.hosts.control.messages import EVERYONE, Columns, Shown
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows
+from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
@@ -84,8 +74,7 @@ class SessionHost:
         """Learners ring it, and threads that hear from other hosts."""
         self.model = model_to_evaluate(arena, self.here)
         """Of all learners, (P,), after a meeting."""
-        self._means: HostMeans | None = None
-        self._next_look = 0.0
+        self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
         self.wakes = self.links.endpoint.open(arena)
         """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
@@ -94,7 +83,7 @@ class SessionHost:
 
     def living(self) -> list[int]:
         """Ranks that live, on all hosts."""
-        return [rank for rank in range(self.place.learners) if self.arena.liveness.alive[rank]]
+        return self.arena.liveness.living()
 
     @property
     def closed(self) -> bool:
@@ -109,16 +98,8 @@ class SessionHost:
 
     def notice_deaths(self) -> None:
         """Of learners of this host, now and then."""
-        now = time.monotonic()
-        if now < self._next_look:
-            return
-        self._next_look = now + DEATH_CHECK_SECONDS
-        for rank in self.here:
-            if self.arena.liveness.alive[rank] and not breathes(self.arena, rank):
-                with self.gate, self.arena.queue_lock:
-                    if self.arena.liveness.alive[rank]:
-                        self.arena.liveness.mark([rank], False)
-                        passes.give_back(self.arena, rank)
+        with self.gate:
+            self._watch.look(self.here)
 
     def waiting(self) -> list[int]:
         """Ranks of this host whose learners have come back, and wait to be let in."""
@@ -161,12 +142,6 @@ class SessionHost:
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
-    def stop_means(self) -> None:
-        """All learners have ended their segment."""
-        if self._means is not None:
-            self._means.stop()
-            self._means = None
-
     def begin_gatherings(self) -> None:
         """A segment begins, for all learners, and none of them has begun it."""
         Gatherings(self.arena.gatherings).begin_part(time.monotonic())
@@ -174,11 +149,7 @@ class SessionHost:
     def turn(self, meeting: int, present: Sequence[int]) -> None:
         """Meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present` may begin
         the next segment."""
-        self.stop_means()
-        self.arena.sequences.begin_part()
-        self._means = self.links.means(self.arena, meeting)
-        if self._means is not None:
-            self._means.start()
+        self.links.begin_part(self.arena, meeting)
         self.attendance.present[:] = 0
         self.attendance.present[list(present)] = 1
         if self.request.goes_on:
@@ -207,22 +178,9 @@ class SessionHost:
         for one in to:
             self.arena.shown(one)[at : at + len(message.payload)] = torch.frombuffer(message.payload, dtype=torch.uint8)
 
-    def send_model(self, to: MonitoredLink) -> None:
-        """Send the model to evaluate."""
-        for at in range(0, self.parameters, ROW_PIECE):
-            to.say(Model(at), [self.model[at : at + ROW_PIECE].numpy()])
-
-    def take_model(self, message: Model) -> None:
-        """Take a piece of it.
-
-        Raises:
-            InvalidMessage: it does not fit.
-        """
-        at, size = message.at, len(message.payload)
-        if not size or size % 4 or at + size // 4 > self.parameters:
-            raise InvalidMessage(f"{size} bytes do not fit at {at} of {self.parameters} parameters")
-        piece: Tensor = torch.frombuffer(message.payload, dtype=torch.float32)
-        self.model[at : at + len(piece)].copy_(piece)
+    def send_model(self, to: MonitoredLink, ranks: Sequence[int]) -> None:
+        """Send the model to evaluate to a host with these ranks."""
+        send_vector(to, "mean", place_of_model(range(self.place.learners), ranks), self.model)
 
     def enter_columns(self, message: Columns, ranks: Sequence[int]) -> None:
         """Take columns of learners that must be among `ranks`.
@@ -237,7 +195,6 @@ class SessionHost:
 
     def close(self) -> None:
         """Nothing of the session is left. Safe to call twice."""
-        self.stop_means()
         self.links.close()
         self.links.endpoint.close()
         with self.gate:  # threads of links may still be at work on the last words

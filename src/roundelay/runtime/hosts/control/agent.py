@@ -6,9 +6,10 @@ answers within `host_patience`: nothing outlives a run.
 
 import dataclasses
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from queue import Empty, SimpleQueue
-from typing import Any, Self
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from queue import Empty
+from typing import Any, final
 
 from roundelay.core.errors import UserError
 from roundelay.learner.base import Task
@@ -16,17 +17,16 @@ from roundelay.runtime.base import Cluster, Glance, LearnerDied, SegmentPlan
 from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.copies import CopyReceiver
 from roundelay.runtime.hosts.control.division import task_in_common
-from roundelay.runtime.hosts.control.inquiry import PeerState, inquire
-from roundelay.runtime.hosts.control.joining import find_coordinator, hello_of
+from roundelay.runtime.hosts.control.finding import PeerState, inquire
+from roundelay.runtime.hosts.control.host_agent import HostAgent
 from roundelay.runtime.hosts.control.leases import counted
 from roundelay.runtime.hosts.control.local_host import LocalHost
-from roundelay.runtime.hosts.control.next_place import LedByAnother, led_by_another
-from roundelay.runtime.hosts.terms import HostTerms, fingerprint
+from roundelay.runtime.hosts.control.succession import led_by_another
+from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
-from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
-from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
-from roundelay.runtime.messages import Address, Dialect, Message
+from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.coordination import activity, queue
 from roundelay.runtime.procs.driver import LOOK_SECONDS
 
@@ -71,12 +71,12 @@ def serve(
     seconds, then, again = terms.patience_seconds, None, False
     while True:
         try:
-            with _HostAgent(cluster, place, terms, asked, seconds, copies, again) as host:
+            with closing(_TrainingAgent(cluster, place, terms, asked, seconds, copies, again)) as host:
                 say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
                 try:
                     host.obey()
                 finally:
-                    then = host.led_by_another()
+                    then = led_by_another(place, host.hosts)
         except _Over as over:
             if str(over):
                 raise UserError(str(over)) from None
@@ -96,7 +96,8 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return ", ".join(map(str, ranks))
 
 
-class _HostAgent:
+@final
+class _TrainingAgent(HostAgent):
     """The agent of this host, from its first message to the coordinator to the last."""
 
     def __init__(
@@ -110,21 +111,14 @@ class _HostAgent:
         again: bool = False,
     ) -> None:
         self._again = again  # it has taken part before
-        self._place, self._terms, self._asked, self._copies = place, terms, asked, copies
-        self._orders: SimpleQueue[Message] = SimpleQueue()
-        self._part = self._segment = self._generation = self._host = -1
-        self._lost = ""  # why the coordinator is
-        self._over: _Over | None = None  # why the run is
+        self._asked, self._copies = asked, copies
+        self._part = self._segment = -1
         self._told = False  # the coordinator, that the user wants the run to stop
-        self._hosts: tuple[tuple[int, ...], ...] = ()
-        self._addresses: tuple[Address, ...] = ()
-        self._traffic = TrafficCounters(0, self._readings)
-        self._local = LocalHost(cluster, place, terms, self._ask)
+        self._local = local = LocalHost(cluster, place, terms, self._ask)
+        dialect = Dialect(*messages.TO_ALL, *messages.TO_RUN, rank=place.learners - 1)
+        super().__init__(place, terms, local.router.listener, local.links, dialect)
         try:
-            self._monitored = self._find(seconds)
-            self._monitored.beat()
-            dialect = Dialect(*messages.TO_EVERY_HOST, rank=place.learners - 1)
-            self._monitored.listen(dialect, self._heard, self._gone)
+            self._follow(self._find_first(seconds))
             task = cluster.task
             if task.in_shards:
                 task = task_in_common(task, self._orders, self._check, seconds)
@@ -133,29 +127,21 @@ class _HostAgent:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Nothing is left running here. Safe to call twice."""
-        if hasattr(self, "_monitored"):
-            self._monitored.close()
+        super().close()
         self._local.close()
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
-    def _find(self, seconds: float) -> MonitoredLink:
+    def _find_first(self, seconds: float) -> MonitoredLink:
         """A link to the coordinator, sought for so many seconds.
 
         Raises:
             UserError: it does not answer, or does not accept us.
         """
         try:
-            hello = hello_of(self._place, self._terms, self._local.router.listener)
-            return find_coordinator(self._place, self._terms, hello, seconds, stop=self._stop_looking)
+            return self._find(seconds, stop=self._stop_looking)
         except LinkTimeout as error:
             raise UserError(
                 f"rank {self._place.ranks[0]}: the first host has not answered well for {seconds:g} s ({error}). If it "
@@ -169,80 +155,62 @@ class _HostAgent:
 
     def _build(self, task: Task) -> None:
         self._local.start(task)
-        self._runtime, self._arena = self._local.runtime, self._local.runtime.arena
-        initial = fingerprint(self._arena.vector("row", self._place.ranks[0]))
-        self._send(messages.Built(self._runtime.parameters, initial, self._runtime.shards))
+        self._learners = self._runtime = self._local.runtime
+        self._arena = self._runtime.arena
+        self._say_built()
         if self._copies is not None:
             self._send(messages.Keeps())
+        self._check()
 
     # What is said -----------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Message) -> None:
-        try:
-            self._monitored.say(message)
-        except LinkError as error:
-            self._gone(str(error))
+    def _say(self, message: Message) -> None:
+        self._send(message)
         self._check()
-
-    def _gone(self, reason: str) -> None:
-        self._lost = self._lost or f"the first host is lost: {reason}"
 
     def _check(self) -> None:
         """Is there still a run, and a coordinator?"""
-        if self._over is not None:
-            raise self._over
+        match self._over:
+            case messages.End(why, signal):
+                raise _Over(why and f"the run has ended on the first host: {why}", signal)
+            case messages.HostRefused(why):
+                raise _Over(why and f"the first host refuses this one: {why}")
         if self._lost:
-            raise _CoordinatorLost(self._lost)
+            raise _CoordinatorLost(f"the first host is lost: {self._lost}")
 
-    def _heard(self, message: Message) -> None:
-        """From the thread of the link: what must not wait."""
+    def _heard(self, message: Message) -> bool:
         match message:
             case messages.LeasesGiven():
                 prefetch = self._local.prefetch
                 if prefetch is not None and message.part == self._part:
                     prefetch.fill(message.indices, message.more)
-            case messages.Piece():
-                bulk.take_piece(self._arena, message, self._place.ranks)
-            case messages.Living():
-                self._hear_who_lives(message)
             case messages.FilePiece():
                 if self._copies is not None:
                     self._copies.take(message)
             case messages.Hold():
-                self._monitored.say(messages.Replied(reached=self._local.hold()))
+                self._send(messages.Replied(reached=self._local.hold()))
             case messages.Stop():
                 self._local.let_go(message.round)
-            case messages.End(why, signal):
-                self._over = _Over(why and f"the run has ended on the first host: {why}", signal)
-            case messages.HostRefused(why):
-                self._over = _Over(why and f"the first host refuses this one: {why}")
             case _:
-                self._orders.put(message)
+                return False
+        return True
 
-    def _hear_who_lives(self, living: messages.Living) -> None:
-        if living.generation <= self._generation:
-            return
-        self._generation, self._addresses = living.generation, living.addresses
-        for rank, lives in enumerate(living.alive):
+    def _note_lives(self, alive: Sequence[int]) -> None:
+        for rank, lives in enumerate(alive):
             if rank not in self._place.ranks:
                 self._arena.liveness.mark([rank], bool(lives))
-        self._local.peers(living.addresses, living.hosts)
-
-    def led_by_another(self) -> LedByAnother | None:
-        """Return the place of this host in a run that goes on without the first, if it may."""
-        return led_by_another(self._place, self._host, self._hosts, self._addresses)
 
     def _say_state(self) -> None:
         arena, ranks = self._arena, list(self._place.ranks)
         steps, alive = arena.optimizer.steps[ranks].tolist(), arena.liveness.alive[ranks].tolist()
-        self._send(
+        self._say(
             messages.HostState(
                 activity.HostActivity.of(arena, ranks), steps, alive, tuple(self._runtime.processes.ready())
             )
         )
         if (signal := self._asked()) and not self._told:
             self._told = True
-            self._send(messages.StopAsked(signal))
+            self._say(messages.StopAsked(signal))
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -250,7 +218,7 @@ class _HostAgent:
         """Do what the coordinator says, until it says that the run has ended.
 
         Raises:
-            _Over, _Lost.
+            _Over, _CoordinatorLost.
         """
         while True:
             self._check()
@@ -258,44 +226,20 @@ class _HostAgent:
                 order = self._orders.get(timeout=LOOK_SECONDS)
             except Empty:
                 self._runtime.processes.collect_replacements()
-                if self._hosts:
+                if self.hosts.ranks:
                     self._say_state()
                 continue
             match order:
-                case messages.Welcome():
-                    self._host, self._hosts = order.host, order.hosts
-                    bulk.enter_integers(self._arena, self._place.ranks, order.integers)
-                    self._traffic = TrafficCounters(self._host, self._readings)
-                    self._local.settle(self._host, self._hosts)
-                    self._send(messages.Prepared())
-                case messages.Meet():
-                    self._meet(order.addresses)
                 case messages.PartOrder():
                     self._train(order)
                 case messages.Give():
-                    for name in order.names:
-                        self._give(name, order.laid_out)
+                    self._give(order)
                     self._send(messages.Replied(bulk.integers(self._arena, self._place.ranks)))
                 case messages.Load():
                     bulk.enter_integers(self._arena, range(self._place.learners), order.integers)
                     self._send(messages.Replied())
-
-    def _readings(self) -> Iterator[Reading]:
-        yield 0, self._monitored.link.sent_bytes, self._monitored.link.received_bytes, 0.0
-        yield from self._local.readings()
-
-    def _meet(self, addresses: Sequence[Address]) -> None:
-        try:
-            self._local.meet(addresses)
-        except (LinkError, TimeoutError) as error:
-            raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
-        self._send(messages.Replied())
-
-    def _give(self, name: str, laid_out: Mapping[str, str]) -> None:
-        try:
-            bulk.give(self._monitored, self._arena, name, self._place.ranks, laid_out)
-        except LinkError as error:
-            self._gone(str(error))
+                case _:
+                    self._obey(order)
 
     def _train(self, order: messages.PartOrder) -> None:
         """A part of a segment; afterwards the coordinator is told how it went."""
@@ -321,18 +265,18 @@ class _HostAgent:
         happened = self._runtime.outcome(plan, 0, 0.0)
         self._say_state()
         facts: dict[str, Any] = {"redrawn": happened.redrawn, "lost": happened.lost, "joined": happened.joined}
-        self._send(messages.PartDone(self._part, **report, **problem, **facts, traffic=tuple(self._traffic.since())))
+        self._say(messages.PartDone(self._part, **report, **problem, **facts, traffic=tuple(self._traffic.since())))
 
     def _ask(self, wanted: int) -> None:
-        self._monitored.say(messages.Want(self._part, wanted))
+        self._send(messages.Want(self._part, wanted))
 
     def _look(self, _: Glance) -> bool:
         self._check()
         report = self._report()
         if report is not None:
-            self._send(messages.CountsReport(self._part, **report))
+            self._say(messages.CountsReport(self._part, **report))
         self._say_state()
-        self._local.check()
+        self._local.links.check()
         return False
 
     def _report(self) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ class PendingJoins:
     """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
 
     def __init__(self, router: Router, patience: float) -> None:
-        self._patience = patience
+        self._patience, self.listener = patience, router.listener
         self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
         self._early: list[MonitoredLink] = []  # for another session
         self.session = 0

@@ -51,15 +51,16 @@ def send_vector(monitored: MonitoredLink, name: str, rank: int, vector: Tensor) 
         monitored.say(Piece(name, rank, at), [vector[at : at + ROW_PIECE].numpy()])
 
 
-def take_piece(arena: Arena, message: Piece, ranks: Sequence[int]) -> None:
-    """Write what came into the arena; only vectors of `ranks` may be written.
+def take_piece(arena: Arena, message: Piece, ranks: Sequence[int], beside: tuple[str, int] | None = None) -> None:
+    """Write what came into the arena; only vectors of `ranks` may be written, and one `beside` them, by name and rank.
 
     Raises:
         InvalidMessage: it is for nobody here, or does not fit.
     """
     name, at, size = message.name, message.at, len(message.payload)
     to = list(ranks) if message.rank == EVERYONE else [message.rank]
-    if not set(to) <= set(ranks) or name not in ("row", *arena.layout.memory):
+    theirs = set(to) <= set(ranks) and name in ("row", *arena.layout.memory)
+    if not theirs and (name, message.rank) != beside:
         raise InvalidMessage(f"vector {name!r} of learner {message.rank} is not to be written here")
     if not size or size % 4 or at + size // 4 > arena.layout.parameters:
         raise InvalidMessage(f"{size} bytes do not fit at {at} of {arena.layout.parameters} parameters")

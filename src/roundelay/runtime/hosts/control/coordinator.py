@@ -11,16 +11,15 @@ host itself ends the run; everything before the last checkpoint stays.
 Legend: P parameters, L learners.
 """
 
-import dataclasses
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
 from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.live import HostSeen
 from roundelay.runtime.base import (
     Cluster,
     ClusterState,
@@ -38,15 +37,12 @@ from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.copies import CopySender
-from roundelay.runtime.hosts.control.host_events import HostEvents
 from roundelay.runtime.hosts.control.leases import Leases, PrefetchedLeases, enter
 from roundelay.runtime.hosts.control.local_host import LocalHost
-from roundelay.runtime.hosts.control.membership import HostMembership
+from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.control.progress import HostProgress, standstill
 from roundelay.runtime.hosts.terms import HostTerms
-from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination import queue
@@ -55,6 +51,55 @@ OWN_HOST = 0
 """The coordinator's host."""
 EVERYBODY = -1
 """All hosts together, beside the numbers of each."""
+SUSPENDED_SECONDS = 1.0
+"""The time between two looks counts for no more: a process that was suspended has not idled."""
+
+
+@dataclass
+class _Standstill:
+    done: int
+    seconds: float = 0.0
+
+
+class HostProgress:
+    """Seconds that each host has been busy without getting anything done: a heartbeat says that a host lives, only
+    settled leases say that it moves.
+
+    Args:
+        patience: seconds after which that is too long.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._looked: float | None = None
+        self._still: dict[int, _Standstill] = {}
+
+    def look(self, now: float, done: Mapping[int, int]) -> list[int]:
+        """Hosts that have stood still for too long.
+
+        Args:
+            now: seconds, of any clock that does not go back.
+            done: by host, how much it has done: any number that changes when it gets something done. A host that is
+                not named is not busy, and starts anew when it is.
+        """
+        passed = 0.0 if self._looked is None else min(max(0.0, now - self._looked), SUSPENDED_SECONDS)
+        self._looked = now
+        self._still = {host: still for host, still in self._still.items() if host in done}
+        for host, amount in done.items():
+            still = self._still.get(host)
+            if still is None or still.done != amount:
+                self._still[host] = _Standstill(amount)
+            else:
+                still.seconds += passed
+        return sorted(host for host, still in self._still.items() if still.seconds > self._patience)
+
+
+def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
+    """The error that `hosts`, each with the ranks of its learners, have got nothing done for so long."""
+    named = "; ".join(f"host {host} (learners {', '.join(map(str, ranks))})" for host, ranks in hosts.items())
+    return TimeoutError(
+        f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
+    )
 
 
 class MultiHostRuntime(Runtime):
@@ -90,25 +135,15 @@ class MultiHostRuntime(Runtime):
             raise
         self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(messages.TO_COORDINATOR, self._heard, self._left, self._local.peers, self._came)
-        self._hosts = HostMembership(self.local_runtime, self._local.router, arrivals, place, terms, events)
+        events = HostEvents(messages.OF_RUN, self._heard, self._left, self._came)
+        self._hosts = HostMembership(self.local_runtime, self._local.links, arrivals, place, terms, events)
         self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
-        self._traffic = TrafficCounters(OWN_HOST, self._readings)
         try:
-            self._hosts.gather()
-            self._local.settle(OWN_HOST, self._hosts.hosts)
-            if self._synchronous:
-                self._hosts.ask(messages.Meet(tuple(self._hosts.addresses())), "that it has met the others")
-                self._local.meet(self._hosts.addresses())
+            self._hosts.open()
         except BaseException as error:
             self._why = str(error) or type(error).__name__
             self.close()
             raise
-
-    def _readings(self) -> Iterator[Reading]:
-        for remote in self._hosts.all():
-            yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
-        yield from self._local.readings()
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
         return self._hosts.division.divided(plan)
@@ -118,8 +153,8 @@ class MultiHostRuntime(Runtime):
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
         if self._synchronous and not self._needs_all:
-            plan = dataclasses.replace(plan, epoch=plan.epoch.for_living(self.local_runtime.living()))
-        self._traffic.since()
+            plan = replace(plan, epoch=plan.epoch.for_living(self.local_runtime.living()))
+        self._hosts.traffic.since()
         with self._hosts.gate:
             self._segments += 1
             self._plan, self._stopped = plan, False
@@ -139,7 +174,7 @@ class MultiHostRuntime(Runtime):
         outcome = self.local_runtime.outcome(plan, end, wall_clock() - started)
         others = [remote.answer for remote in (*self._past, *self._hosts.all())]
         lost, joined = self._hosts.news()
-        return dataclasses.replace(
+        return replace(
             outcome,
             lost=(*outcome.lost, *(one for other in others for one in other.lost)),
             joined=(*outcome.joined, *(one for other in others for one in other.joined)),
@@ -147,7 +182,7 @@ class MultiHostRuntime(Runtime):
             hosts_lost=lost,
             hosts_joined=joined,
             refused=self._local.router.listener.rejected.all,
-            traffic=(*self._traffic.since(), *(one for other in others for one in other.traffic)),
+            traffic=(*self._hosts.traffic.since(), *(one for other in others for one in other.traffic)),
         )
 
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:
@@ -261,7 +296,7 @@ class MultiHostRuntime(Runtime):
                 self._settle_own(self._local.prefetch)
             self._judge()
             self._watch_progress()
-            if watch(dataclasses.replace(glance, hosts=self._seen())) or self._stopping:
+            if watch(replace(glance, hosts=self._hosts.seen())) or self._stopping:
                 self._stop()
             plan = self._plan
             for remote in self._hosts.inside():
@@ -270,9 +305,6 @@ class MultiHostRuntime(Runtime):
             return False
 
         return look
-
-    def _seen(self) -> tuple[HostSeen, ...]:
-        return self._hosts.seen(self._traffic.bytes())
 
     def _judge(self) -> None:
         """Turn problems of other hosts into exceptions.
@@ -293,7 +325,7 @@ class MultiHostRuntime(Runtime):
             )
         for remote in remotes:
             remote.raise_problem(frames)
-        self._local.check()
+        self._local.links.check()
 
     def _watch_progress(self) -> None:
         """Do without a host that lives and gets nothing done; end where that is no way out.

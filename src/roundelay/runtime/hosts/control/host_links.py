@@ -1,22 +1,178 @@
 """Links of a host to the others for what its learners do together: exchanges, means and mixes."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from roundelay.algorithms.codecs import codec_named
 from roundelay.runtime.base import wall_clock
-from roundelay.runtime.hosts.control.links import PeerLinks
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions
 from roundelay.runtime.hosts.mean_transports.libraries import check_library
+from roundelay.runtime.hosts.mean_transports.living_chain import ChainEnds
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
-from roundelay.runtime.hosts.terms import HostTerms
-from roundelay.runtime.hosts.transport.heartbeat import Router
+from roundelay.runtime.hosts.terms import CHAIN, MIX, HostTerms, PeerHello, identity
+from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions, LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
+
+DIAL_SECONDS = 1.0
+"""Interval at which a host that dials for a new chain looks whether anybody still needs it."""
+
+
+class PeerLinks:
+    """This host's links under a synchronous strategy: a chain for means, and, where that is asked for, a link between
+    any two for mixes. Those to hosts before it are dialled, those to hosts after it are accepted by the router.
+
+    Args:
+        hosts: the ranks of each, in rank order; this one is number `host` of them.
+        patience: how long hosts are; links are more patient, for it is not for them to say who is dead.
+        largest: bytes of a vector.
+        mixes: is there to be a link to every other host?
+        encrypts: is what goes over the links hidden?
+    """
+
+    def __init__(
+        self,
+        router: Router,
+        hosts: Sequence[Sequence[int]],
+        host: int,
+        patience: float,
+        largest: int,
+        mixes: bool = True,
+        encrypts: bool = True,
+    ) -> None:
+        self.hosts, self.host, self._patience, self.mixes = hosts, host, 2 * patience, mixes
+        self._largest, self._encrypts = largest, encrypts
+        self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
+        self._chains: dict[int, tuple[tuple[int, int], Link]] = {}  # by host, the newest of its own, and of which chain
+        self._past: list[Reading] = []  # of links of chains that are no more
+        self._dialled: tuple[Sequence[Address], bytes, float] = ((), b"", 0.0)
+        self._lock = threading.Lock()
+        for role in self._links:
+            router.give(role, self._take)
+
+    @property
+    def chain(self) -> Mapping[int, Link]:
+        """By host: the one before, the one after."""
+        return self._links[CHAIN]
+
+    @property
+    def mix_links(self) -> Mapping[int, Link]:
+        """By host: all others, or none."""
+        return self._links[MIX]
+
+    def _take(self, link: Link) -> None:
+        hello, later = PeerHello.of(link), range(self.host + 1, len(self.hosts))
+        number, mixes = hello.number if hello.what == CHAIN else None, later if self.mixes else ()
+        if hello.host not in (mixes if hello.what == MIX else later[:1] if number is None else later):
+            link.blame(f"comes for {hello.what!r} as host {hello.host}, which is not expected here")
+        elif number is not None:
+            self._renew(hello.host, number, link)
+        else:
+            self._add(hello.what, hello.host, link)
+
+    def _add(self, role: str, host: int, link: Link) -> None:
+        link.patience, link.largest = self._patience, self._largest
+        with self._lock:
+            old, self._links[role][host] = self._links[role].get(host), link
+        if old is not None:
+            old.close()
+
+    def dial(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
+        """Connect to the hosts before this one that it is to have links to, and wait for those after it.
+
+        Raises:
+            LinkError: one of those does not answer.
+            TimeoutError: one of these did not come within `seconds`; says which.
+        """
+        wanted = {CHAIN: range(max(0, self.host - 1), self.host), MIX: range(self.host if self.mixes else 0)}
+        for role, earlier in wanted.items():
+            for host in earlier:
+                link = Link.connect(
+                    addresses[host],
+                    secret,
+                    PeerHello(role, self.host).said,
+                    seconds,
+                    options=LinkOptions(self._encrypts),
+                    expected=identity(self.hosts[host][0]),
+                )
+                self._add(role, host, link)
+        self._dialled = addresses, secret, seconds
+        later = range(self.host + 1, len(addresses))
+
+        def missing() -> list[int]:
+            mixing = {*later} - {*self.mix_links} if self.mixes else set[int]()
+            return sorted({*later[:1]} - {*self.chain} | mixing)
+
+        if not until(lambda: not missing(), seconds):
+            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
+
+    def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
+        """A link to a host for a chain in the place of another."""
+        link.patience, link.largest = self._patience, self._largest
+        with self._lock:
+            _, old = self._chains.get(host, (number, None))
+            self._chains[host] = number, link
+            if old is not None:
+                self._past.append((host, old.sent_bytes, old.received_bytes, 0.0))
+                old.close()
+
+    def open_chain(self, ends: ChainEnds) -> tuple[Link | None, Link | None]:
+        """Connect to the hosts before and after this one in a chain of some of the hosts.
+
+        Raises:
+            LinkError: the one before does not answer.
+            TimeoutError: the one after does not come.
+        """
+        addresses, secret, seconds = self._dialled
+        deadline, number = wall_clock() + seconds, ends.number
+        before: Link | None = None
+        while ends.before is not None and before is None:
+            ends.check()
+            try:
+                before = Link.connect(
+                    addresses[ends.before],
+                    secret,
+                    PeerHello(CHAIN, self.host, ends.number).said,
+                    self._patience,
+                    options=LinkOptions(self._encrypts),
+                    within=DIAL_SECONDS,
+                    expected=identity(self.hosts[ends.before][0]),
+                )
+            except LinkTimeout:
+                if wall_clock() > deadline:
+                    raise
+        if ends.before is not None and before is not None:
+            self._renew(ends.before, number, before)
+
+        def come() -> bool:
+            ends.check()
+            return ends.after is None or self._chains.get(ends.after, (None, None))[0] == number
+
+        if not until(come, seconds):
+            raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for the link of host {ends.after}")
+        return before, None if ends.after is None else self._chains[ends.after][1]
+
+    def readings(self) -> Iterator[Reading]:
+        """Of each link."""
+        with self._lock:
+            now = [(host, link.sent_bytes, link.received_bytes, 0.0) for host, (_, link) in self._chains.items()]
+            yield from [*self._past, *now]
+        for links in self._links.values():
+            for host, link in list(links.items()):
+                yield host, link.sent_bytes, link.received_bytes, 0.0
+
+    def close(self) -> None:
+        """All links. Safe to call twice."""
+        for links in self._links.values():
+            for link in list(links.values()):
+                link.close()
+        for _, link in list(self._chains.values()):
+            link.close()
 
 
 @final
@@ -38,6 +194,7 @@ class HostLinks:
         self._all_to_all = strategy.mixes or library is not None or terms.on_death == "go-on"
         self.endpoint = ExchangeEndpoint(place, terms, router, strategy)
         self._peers: PeerLinks | None = None
+        self._means: HostMeans | None = None  # of the part that runs
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]], parameters: int) -> None:
@@ -56,17 +213,26 @@ class HostLinks:
         if self._peers is not None:
             self._peers.dial(addresses, self._place.secret, self._terms.patience_seconds)
 
-    def means(self, arena: Arena, part: int) -> HostMeans | None:
-        """This host's share of the means of a part of a segment, whose number no other part has, under a synchronous
-        strategy."""
+    def begin_part(self, arena: Arena, part: int) -> None:
+        """A part of a segment begins, whose number no other part has: learners of this host, none of whom has begun it,
+        take means with those of others, under a synchronous strategy. One that still runs ends."""
+        self.end_part()
+        arena.sequences.begin_part()
         self._trouble, links = None, self._peers
         if links is None:
-            return None
+            return
         goes_on = self._terms.on_death == "go-on"
         opens = links.open_chain if goes_on and links.mix_links else None
         by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens)
         codec, seconds = codec_named(self._terms.wire, "--wire"), self._terms.patience_seconds
-        return HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
+        self._means = HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
+        self._means.start()
+
+    def end_part(self) -> None:
+        """Learners of this host have ended the part of a segment. Safe to call twice."""
+        if self._means is not None:
+            self._means.stop()
+            self._means = None
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
         """Options of means by a process group, if that is what takes them. The library listens where the links are."""
@@ -101,5 +267,6 @@ class HostLinks:
 
     def close(self) -> None:
         """No means, and no mixes, any more. Safe to call twice."""
+        self.end_part()
         if self._peers is not None:
             self._peers.close()

@@ -5,7 +5,7 @@ synchronous strategy, or leases of minibatches.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from roundelay.learner.base import Task
@@ -13,10 +13,7 @@ from roundelay.runtime.base import Cluster, SegmentPlan, Watch
 from roundelay.runtime.hosts.control.arrivals import open_router
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.leases import PrefetchedLeases
-from roundelay.runtime.hosts.means import HostMeans
 from roundelay.runtime.hosts.terms import HostTerms
-from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import HostShare, ProcsRuntime
 from roundelay.runtime.procs.memory.publish import prepare_publishing
@@ -36,7 +33,7 @@ class LocalHost:
         prepare_publishing()
         self._cluster, self._place, self._terms, self._ask = cluster, place, terms, ask
         self.router = open_router(place, terms)
-        self._links = HostLinks(place, terms, self.router, cluster.strategy)
+        self.links = HostLinks(place, terms, self.router, cluster.strategy)
         self.prefetch: PrefetchedLeases | None = None
         """The leases of the part that runs, or ran last."""
         self.runtime: ProcsRuntime
@@ -49,20 +46,8 @@ class LocalHost:
             self._terms.patience_seconds,
             self._terms.threads,
             deaths=Deaths(self._terms.on_death),
-            share=HostShare(self._place.ranks, (HostMeanSequences, BellTable), self._links.endpoint.open),
+            share=HostShare(self._place.ranks, (HostMeanSequences, BellTable), self.links.endpoint.open),
         )
-
-    def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:
-        """All have come: this is number `host` of `hosts`, which have these learners."""
-        self._links.settle(host, hosts, self.runtime.parameters)
-
-    def meet(self, addresses: Sequence[Address]) -> None:
-        """Connect to all other hosts, as `HostLinks.meet` does."""
-        self._links.meet(addresses)
-
-    def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
-        """These are the addresses of the hosts now, and the ranks of each; the arena says who lives."""
-        self._links.endpoint.peers(addresses, hosts)
 
     def train(self, plan: SegmentPlan, number: int, living: Sequence[int], watch: Watch) -> None:
         """Run part `number` (counted over the run) of a segment.
@@ -74,17 +59,21 @@ class LocalHost:
         Raises:
             LearnerDied, TimeoutError, RuntimeError: it cannot go on.
         """
-        beside: HostMeans | PrefetchedLeases | None = self._links.means(self.runtime.arena, number)
-        if beside is None:
-            beside = self.prefetch = PrefetchedLeases(self.runtime.arena, self.runtime.here, self._ask)
-        try:
-            self.runtime.part(plan, watch, living, beside.start)
-        finally:
-            beside.stop()
+        arena, prefetch = self.runtime.arena, None
+        if not self._cluster.strategy.traits.synchronous:
+            prefetch = self.prefetch = PrefetchedLeases(arena, self.runtime.here, self._ask)
 
-    def check(self) -> None:
-        """Can hosts still work together? Raises what `HostLinks.check` does."""
-        self._links.check()
+        def begin() -> None:
+            self.links.begin_part(arena, number)
+            if prefetch is not None:
+                prefetch.start()
+
+        try:
+            self.runtime.part(plan, watch, living, begin)
+        finally:
+            self.links.end_part()
+            if prefetch is not None:
+                prefetch.stop()
 
     def hold(self) -> int:
         """Let no learner of a synchronous segment begin a round; the round the furthest has begun."""
@@ -100,14 +89,10 @@ class LocalHost:
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), stop)
             arena.queue.hold[0] = 0
 
-    def readings(self) -> Iterator[Reading]:
-        """Of the links for means and exchanges."""
-        yield from self._links.readings()
-
     def close(self) -> None:
         """Nothing is left running here. Safe to call twice."""
         self.router.close()
-        self._links.close()
+        self.links.close()
         if hasattr(self, "runtime"):
             self.runtime.close()
-        self._links.endpoint.close()
+        self.links.endpoint.close()

@@ -1,12 +1,18 @@
-"""Membership: the hosts that take part in a run, those that are lost, those that come back. The coordinator keeps it.
+"""Membership: the hosts that take part, those that are lost, those that come back. The host that leads keeps it.
+
+It is the same for a run of `roundelay train`, whose coordinator gives orders, and for a session of attached learners,
+whose coordinator gives none. Who decides that a learner is dead, and who tells whom:
+runtime/procs/coordination/lives.py.
 
 Links have threads of their own, which note what they hear. The consequences are drawn in `attend`, which the
 coordinator calls a few times a second from its main thread, so that nothing changes while it is being read.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
@@ -14,10 +20,11 @@ from roundelay.runtime.base import HostBack, HostGone, wall_clock
 from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
-from roundelay.runtime.hosts.control.host_events import HostEvents
+from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
 from roundelay.runtime.hosts.terms import HostTerms, JoinHello, differences, fingerprint
-from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router, until
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, until
+from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import BadFrame, LinkError
 from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.messages import Address, Dialect, InvalidMessage, Message
@@ -27,26 +34,46 @@ GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
 
 
+@final
+@dataclass(frozen=True)
+class HostEvents:
+    """Functions that are called when something happens to another host.
+
+    Attributes:
+        kinds: messages that hosts may say besides those about membership.
+        message: for each of these, from that host's thread.
+        left: when a host is gone, from any thread; how many minibatches come back from it for others.
+        came: for each host that takes part from now on; says that its learners live, or will.
+    """
+
+    kinds: Sequence[type[Message]]
+    message: Callable[[RemoteHost, Message], None]
+    left: Callable[[RemoteHost], int]
+    came: Callable[[RemoteHost], None]
+
+
+@final
 class HostMembership:
     """All other hosts.
 
     Args:
         local_runtime: the learners of this host; facts about the others are written into its arena.
-        router, arrivals: accepted links, and the hosts among them that want to join.
+        links: of this host, for what its learners do with others.
+        arrivals: hosts that want to join.
         events: heard of other hosts.
     """
 
     def __init__(
         self,
         local_runtime: LocalLearners,
-        router: Router,
+        links: HostLinks,
         arrivals: PendingJoins,
         place: HostPlace,
         terms: HostTerms,
         events: HostEvents,
     ) -> None:
-        self._local_runtime, self._router, self._place, self._terms = local_runtime, router, place, terms
-        self._events = events
+        self._local_runtime, self._links, self._place, self._terms = local_runtime, links, place, terms
+        self._events, self._listener = events, arrivals.listener
         self.gate = threading.RLock()
         self._arrivals = arrivals
         self._remotes: dict[int, RemoteHost] = {}
@@ -59,6 +86,8 @@ class HostMembership:
         self._begun = False  # all have come
         self._own = 0  # number of this host
         self.division = Division(self.shards)
+        self.traffic = TrafficCounters(self._own, self._readings)
+        """Of all links of this host."""
 
     def take_over(self, own: int, hosts: Sequence[Sequence[int]]) -> None:
         """Go on in the place of another: these are the hosts, and this is number `own` of them."""
@@ -66,12 +95,22 @@ class HostMembership:
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
-    def gather(self) -> None:
-        """Wait until all hosts have come, have built their learners, and have begun where this one does.
+    def open(self) -> None:
+        """Wait until all hosts have come and have begun where this one does, and, where learners wait for those of
+        other hosts, until hosts have links to each other.
 
         Raises:
             UserError: some did not, or one disagrees about the run; names their ranks.
+            LinkError, TimeoutError: hosts do not reach each other.
         """
+        self._gather()
+        self._links.settle(self._own, self.hosts, self._local_runtime.parameters)
+        if self._local_runtime.cluster.strategy.traits.synchronous:
+            self.ask(messages.Meet(tuple(self.addresses())), "that it has met the others")
+            self._links.meet(self.addresses())
+
+    def _gather(self) -> None:
+        """Wait until all hosts have come, have built their learners, and take part."""
         deadline = wall_clock() + self._terms.patience_seconds
         came: list[RemoteHost] = []
         while len(self._remotes) < len(self.hosts) - 1 or len(self.inside()) < len(self.hosts) - 1 or not self._begun:
@@ -99,8 +138,8 @@ class HostMembership:
         if not missing:
             slow = [remote.ranks for remote in self.all() if remote.standing != "in"]
             return UserError(f"learners {slow} were not built within {seconds:g} s: raise training.patience_seconds.")
-        where = ":".join(map(str, self._router.listener.address))
-        reasons = self._router.listener.rejected.reasons
+        where = ":".join(map(str, self._listener.address))
+        reasons = self._listener.rejected.reasons
         refused = f" The last connection that was refused: {reasons[-1]}." if reasons else ""
         return UserError(
             f"learners {missing} of {learners} have not come to {where} within {seconds:g} s: is Roundelay running on "
@@ -138,7 +177,7 @@ class HostMembership:
             if not why:
                 self._heard(remote, message)
 
-        dialect = Dialect(*messages.MEMBERSHIP, *self._events.kinds, rank=learners - 1, row=learners)
+        dialect = Dialect(*messages.OF_ALL, *self._events.kinds, rank=learners - 1, row=learners)
         monitored.listen(dialect, handle, lambda reason: self.evict(remote, reason))
         if why:
             raise self._refuse(remote, why)
@@ -157,7 +196,7 @@ class HostMembership:
         local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
         remote.welcomed, rows, copy = True, local_runtime.cluster_rows, None
         if remote.late or remote.initial != fingerprint(rows.copy(local_runtime.here[0])["row"]):
-            living = [rank for rank in local_runtime.here if arena.liveness.alive[rank]]
+            living = [rank for rank in arena.liveness.living() if rank in local_runtime.here]
             source = rows.source(ranks[0], living) if living else local_runtime.here[0]
             remote.copied, copy = None if local_runtime.cluster.centre else source, rows.copy(source)
         numbers = {
@@ -200,7 +239,7 @@ class HostMembership:
     def addresses(self) -> list[Address]:
         """Addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
         found = [("", 0)] * len(self.hosts)
-        found[self._own] = self._router.listener.address
+        found[self._own] = self._listener.address
         for remote in self.all():
             found[remote.host] = remote.hello.address
         return found
@@ -222,10 +261,15 @@ class HostMembership:
         said[self._own] = activity.ReportedActivity(here, now)
         return activity.table(self._local_runtime.arena, list(zip(self.hosts, said, strict=True)))
 
-    def seen(self, traffic: Mapping[int, tuple[int, int]]) -> tuple[HostSeen, ...]:
-        """Every host as it looks from here, this one first; `traffic`: bytes sent to it and received from it, by
-        host."""
-        found = [HostSeen(name=self._router.listener.address[0], ranks=list(self._place.ranks))]
+    def _readings(self) -> Iterator[Reading]:
+        for remote in self.all():
+            yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
+        yield from self._links.readings()
+
+    def seen(self) -> tuple[HostSeen, ...]:
+        """Every host as it looks from here, this one first."""
+        traffic = self.traffic.bytes()
+        found = [HostSeen(name=self._listener.address[0], ranks=list(self._place.ranks))]
         now = wall_clock()
         for host, remote in sorted(self._remotes.items()):
             sent, received = traffic.get(host, (0, 0))
@@ -316,7 +360,7 @@ class HostMembership:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = tuple(self._local_runtime.arena.liveness.alive.tolist()), tuple(self.addresses())
-        self._events.moved(where, self.hosts)
+        self._links.endpoint.peers(where, self.hosts)
         for remote in self.inside():
             remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts)))
 

@@ -1,10 +1,16 @@
-"""Messages of the links by which a run is coordinated."""
+"""Messages of the links by which a run, or a session of attached learners, is coordinated."""
 
 from typing import Annotated, Any, Literal
 
 from roundelay.runtime.base import Joined, Lost, Traffic
+from roundelay.runtime.hosts.control.lease import ViewNumber, Views
 from roundelay.runtime.messages import Address, Bit, Message, Number, Range, Rank
 from roundelay.runtime.procs.coordination.activity import HostActivity
+
+PassKey = tuple[int, int, int]
+"""A pass over data (runtime/attached/passes.py)."""
+PassReport = tuple[int, int, int, int, int]
+"""Key of a pass, minibatches drawn, segment."""
 
 # Of every host, to the one that coordinates ---------------------------------------------------------------------------
 
@@ -47,6 +53,13 @@ class StopAsked(Message, kind="interrupt"):
     signal: str
 
 
+class LeaderHeard(Message, kind="beat"):
+    """A heartbeat of the leader was heard: when it was sent, and the newest view in it."""
+
+    sent: float
+    seen: ViewNumber
+
+
 class Want(Message):
     """It asks for leases of minibatches."""
 
@@ -79,6 +92,38 @@ class PartDone(HostAnswer, CountsReport, kind="done"):
     """The last report of a part."""
 
 
+# Of every host of a session -------------------------------------------------------------------------------------------
+
+
+class Back(Message):
+    """Learners have come back, and wait."""
+
+    ranks: tuple[Rank, ...]
+
+
+class Entered(Message):
+    """Learners that were let in live."""
+
+
+class DrawRequest(Message, kind="draw"):
+    """A learner asks for a minibatch of a pass; of those it drew before the last `keep` are not trained."""
+
+    rank: Rank
+    number: int
+    key: PassKey
+    pieces: Annotated[int, Range(0)]
+    keep: Annotated[int, Range(0)]
+
+
+class Stays(Message):
+    """A host comes that followed another leader: minibatches given to its learners (rank, pass, number), the last
+    meeting that it has heard of, and the views."""
+
+    given: tuple[tuple[Rank, PassKey, int], ...]
+    conducted: int
+    views: Views
+
+
 # To every host --------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +154,13 @@ class Living(Message):
     alive: tuple[Bit, ...]
     addresses: tuple[Address, ...]
     hosts: tuple[tuple[Rank, ...], ...]
+
+
+class Leads(Message, kind="beat"):
+    """A heartbeat of the host that leads, where another may lead in its place (lease.py)."""
+
+    sent: float
+    views: Views
 
 
 class Meet(Message):
@@ -146,9 +198,11 @@ class Stop(Message):
 
 
 class Give(Message):
-    """Vectors of these names are to be sent, but for those that are `laid_out` already, by name and digest."""
+    """Vectors of these names and learners are to be sent, but for those that are `laid_out` already, by name and
+    digest. Attached learners send what they show, too."""
 
     names: tuple[str, ...]
+    rows: tuple[Rank, ...]
     laid_out: dict[str, str]
 
 
@@ -173,6 +227,44 @@ class FilePiece(Message, kind="file"):
     last: bool
 
 
+# To every host of a session -------------------------------------------------------------------------------------------
+
+
+class Drawn(Message):
+    """The answer to `Draw`; NONE where the pass is empty."""
+
+    rank: Rank
+    number: int
+    index: Annotated[int, Range(-1)]
+
+
+class Passes(Message):
+    """Passes that have changed, beside it (taking_over.py)."""
+
+    slots: tuple[Annotated[int, Range(0, "slot")], ...]
+    count: int
+
+
+class ComeBack(Message, kind="come"):
+    """A record of what learners of a host that comes back had done, beside it."""
+
+
+class Enter(Message):
+    """Learners that have come back are let in, after this meeting."""
+
+    ranks: tuple[Rank, ...]
+    number: int
+    present: tuple[Rank, ...]
+    passes: tuple[PassReport, ...]
+
+
+class MeetingHeld(Message, kind="meeting"):
+    """A meeting is conducted; who is present."""
+
+    number: int
+    present: tuple[Rank, ...]
+
+
 # Both ways ------------------------------------------------------------------------------------------------------------
 
 EVERYONE = -1
@@ -187,10 +279,25 @@ class Piece(Message):
     at: int
 
 
-MEMBERSHIP = (Built, Prepared, Replied, HostState, Piece)
+class Columns(Message):
+    """Columns of learners, beside it (columns.py)."""
+
+    ranks: tuple[Rank, ...]
+    everything: bool
+
+
+class Shown(Message):
+    """A piece of what a learner, or EVERYONE, shows, beside it; at its offset in bytes."""
+
+    rank: Annotated[int, Range(EVERYONE, "rank")]
+    at: int
+
+
+OF_ALL = (Built, Prepared, Replied, HostState, Piece)
 """Messages that membership.py hears of a host; the rest is for the coordinator."""
-TO_COORDINATOR = (Keeps, StopAsked, Want, CountsReport, PartDone)
-TO_EVERY_HOST = (
-    *(Common, Welcome, HostRefused, Living, Meet, PartOrder, LeasesGiven, Hold, Stop, Give, Load, End),
-    *(FilePiece, Piece),
-)
+OF_RUN = (Keeps, StopAsked, Want, CountsReport, PartDone)
+OF_SESSION = (Columns, Shown, LeaderHeard, Back, Entered, DrawRequest, Stays)
+TO_ALL = (Common, Welcome, HostRefused, Living, Meet, Give, End, Piece)
+"""Messages that host_agent.py hears of the host that leads; the rest is for the agent of a run or of a session."""
+TO_RUN = (PartOrder, LeasesGiven, Hold, Stop, Load, FilePiece)
+TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, ComeBack, Enter, MeetingHeld)

@@ -1,6 +1,6 @@
 """Vectors of learners elsewhere, as the coordinator has them: mirrors, brought up to date when they are asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import final
 
 from roundelay.core.errors import UserError
@@ -44,8 +44,9 @@ class Mirrors:
         """
         wanted = [name for name in names if name in self._stale]
         if wanted:
-            laid_out = self._lay_out([name for name in wanted if name in self._alike])
-            self._hosts.ask(Give(tuple(wanted), laid_out), "what its learners' rows are")
+            here = [rank for rank in self._arena.liveness.living() if rank in self._here]
+            elsewhere = [rank for rank in range(self._arena.layout.learners) if rank not in self._here]
+            bring(self._hosts, self._arena, wanted, self._alike, here, elsewhere)
             self._stale.difference_update(wanted)
         if self._needs_all and self._hosts.lost:
             gone, (why, otherwise) = self._hosts.lost[0], ended_by_death(self._strategy)
@@ -54,14 +55,6 @@ class Mirrors:
                 f"The last checkpoint is complete: the same command resumes, also with fewer learners."
                 f"{' ' * bool(otherwise)}{otherwise}"
             )
-
-    def _lay_out(self, names: Sequence[str]) -> dict[str, str]:
-        """Copy those of a living learner of this host into the mirrors; their digests."""
-        living = [rank for rank in self._here if self._arena.liveness.alive[rank]]
-        if not living:
-            return {}
-        elsewhere = [rank for rank in range(self._arena.layout.learners) if rank not in self._here]
-        return bulk.lay_out(self._arena, names, living[0], elsewhere)
 
     def send(self) -> None:
         """Load what is here into the learners elsewhere."""
@@ -75,6 +68,21 @@ class Mirrors:
         numbers = bulk.integers(self._arena, range(self._arena.layout.learners))
         self._hosts.ask(Load(numbers), "that it has loaded a state")
         self._stale.clear()
+
+
+def bring(
+    hosts: HostMembership,
+    arena: Arena,
+    names: Sequence[str],
+    alike: Collection[str],
+    here: Sequence[int],
+    elsewhere: Sequence[int],
+) -> None:
+    """Bring vectors `names` of learners `elsewhere` into the arena of this host. Those that all have `alike` are laid
+    out from one of `here`, the living learners of this host, and travel only if they differ from it."""
+    alike = [name for name in names if name in alike]
+    laid_out = bulk.lay_out(arena, alike, here[0], elsewhere) if here else {}
+    hosts.ask(Give(tuple(names), tuple(elsewhere), laid_out), "what its learners' rows are")
 
 
 def names_alike(strategy: Strategy, memory: Sequence[str]) -> set[str]:

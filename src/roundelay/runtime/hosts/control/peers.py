@@ -20,42 +20,25 @@ Standing = Literal["new", "ready", "in", "gone"]
 
 
 class LocalLearners(Protocol):
-    """The learners of the first host, whoever has started them, with what membership asks of them."""
+    """Learners of this host, whoever has started them, with what membership asks of them.
 
-    @property
-    def cluster(self) -> Cluster:
-        """All learners of all hosts."""
-        ...
+    Attributes:
+        cluster: all learners of all hosts.
+        here: ranks of this host.
+        arena: shared with them; facts about learners elsewhere are written into it.
+        cluster_rows: rows in that arena.
+        parameters: P.
+        shards: examples in every shard that is here, as `Learner.shards`.
+        common: numbers that every host is to have from the first, as `Learner.common`.
+    """
 
-    @property
-    def here(self) -> tuple[int, ...]:
-        """Ranks of this host."""
-        ...
-
-    @property
-    def arena(self) -> Arena:
-        """Shared with them; facts about learners elsewhere are written into it."""
-        ...
-
-    @property
-    def cluster_rows(self) -> ClusterRows:
-        """Rows in that arena."""
-        ...
-
-    @property
-    def parameters(self) -> int:
-        """P."""
-        ...
-
-    @property
-    def shards(self) -> tuple[int, ...]:
-        """Examples in every shard that is here, as `Learner.shards`."""
-        ...
-
-    @property
-    def common(self) -> tuple[float, ...]:
-        """Numbers that every host is to have from this one, as `Learner.common`."""
-        ...
+    cluster: Cluster
+    here: tuple[int, ...]
+    arena: Arena
+    cluster_rows: ClusterRows
+    parameters: int
+    shards: tuple[int, ...]
+    common: tuple[float, ...]
 
 
 @dataclass

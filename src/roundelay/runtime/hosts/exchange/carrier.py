@@ -55,9 +55,12 @@ class RowCarrier:
         arena: of the host, as this process has mapped it.
         network: the other hosts.
         leases: on the rows of this host.
+        spent: told the processor seconds of threads other than the caller's.
     """
 
-    def __init__(self, rank: int, arena: Arena, network: HostNetwork, leases: RowLeases) -> None:
+    def __init__(
+        self, rank: int, arena: Arena, network: HostNetwork, leases: RowLeases, spent: Callable[[float], None]
+    ) -> None:
         self._rank, self._network, self._leases = rank, network, leases
         self._layout = layout = arena.layout
         self._until = 0.0  # when a wait for the row's lock ends
@@ -65,7 +68,7 @@ class RowCarrier:
         self.arena = arena.with_own_locks(patience)
         self.alive = self.arena.liveness.alive
         self._row = self.arena.row(rank)
-        self.links = LearnerLinks(network, rank, False, largest(layout))
+        self.links = LearnerLinks(network, rank, False, largest(layout), spent)
         self._sent, self._found = Buffer(layout.parameters), Buffer(layout.parameters, 1 + len(layout.memory))
         self._scratch = Scratch()
         self._error: Tensor | None = None  # (P,), of the run's codec, for when the row travels
@@ -143,7 +146,8 @@ class RowCarrier:
                 payload = [self._sent.filled(terms.fragment.size, terms.codec)]
                 payload += [] if terms.report else map(_bytes, private)
                 expected = terms.vector_bytes if terms.returns else 0
-                reply = self._talk(self._state, terms.message(self._next(), gather=gather), payload, expected)
+                message = terms.message(self._next(), gather=gather, both=terms.both_travel(self._layout))
+                reply = self._talk(self._state, message, payload, expected)
                 if self._state.state is not State.REPLIED or not isinstance(reply, RowReply):
                     return None
                 return self._apply(lease, terms, private, wanted, reply, seen)

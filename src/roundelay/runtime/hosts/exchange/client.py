@@ -9,6 +9,10 @@ hosts. For an exchange with a row of higher rank, or with the centre, it
                 that row's lock, and replies with what that row was
     applies     the reply to the learner's row, as it is now, under its lock, and checks the row in
 
+The rows of two learners travel at the same time, one each way: the server checks its row out and sends it as soon as it
+hears of the exchange, and applies the rule once the other has come. The centre's does not: it would be in flight, and
+of use to one learner alone, for as long as a row takes.
+
 (codec.py has the arithmetic, states.py the states and messages.) Only the row of the lower rank ever travels
 like this: row_leases.py says why. For an exchange with a row of lower rank the learner's client asks the client of that
 rank, at its own host, to make it; it is made by whatever thread serves the asker there, under the lease of the row that
@@ -42,7 +46,7 @@ from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Li
 from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
-from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role
+from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.procs.coordination.outbox import BY_RUN, LEFT_OUT, Gathering, PeerRequest, read_request
 from roundelay.runtime.procs.memory.arena import Arena
@@ -104,6 +108,11 @@ class ExchangeClient:
         for channel in self.channels.values():
             channel.carrier.living_changed()
 
+    def spent(self, seconds: float) -> None:
+        """Count processor time that went into an exchange."""
+        if self.cpu_budget is not None:
+            self.cpu_budget.spent(seconds)
+
     def traffic(self) -> dict[int, LinkTraffic]:
         """By host, all learners together."""
         return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
@@ -124,7 +133,7 @@ class LearnerChannel:
         self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._bell, False)
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
-        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases)
+        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases, client.spent)
         self._arena = self.carrier.arena
         self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
         self._requests = LearnerLinks(self._network, rank, True, 0)
@@ -153,8 +162,7 @@ class LearnerChannel:
                 version = self._perform(number)
                 versions[rank] = NONE if version is None else version
                 publish(self._done, rank, number)  # last: the learner acts on it
-                if cpu_budget is not None:
-                    cpu_budget.spent(time.thread_time() - used)
+                self._client.spent(time.thread_time() - used)
 
     def _rests(self, cpu_budget: CpuBudget, number: int) -> bool:
         """Leave the learners the processor for a while, if that is due, or until somebody rings. False: go on."""
@@ -252,12 +260,19 @@ class LearnerChannel:
                 state.offer(Event.GIVE_UP)
                 state.take(Event.CHECK_IN)
 
-    def visited(self, asked: int, by: int) -> bool:
-        """True, once, if an exchange with row `by` that this learner's request number `asked` has asked for is still
-        wanted. The server asks, under the row's lock, and then applies it."""
+    def awaits(self, asked: int, by: int) -> bool:
+        """Return True if an exchange with row `by` that this learner's request number `asked` has asked for is still
+        wanted, and its row was not yet visited for it."""
         with self._gate:
             serial, peer, number = self._request
-            return (serial, peer) == (asked, by) and self._is_wanted(number) and self._asking.offer(Event.APPLY)
+            asks = self._asking.state is State.ASKED
+            return asks and (serial, peer) == (asked, by) and self._is_wanted(number)
+
+    def visited(self, asked: int, by: int) -> bool:
+        """Return True, once, if that exchange is still wanted. The server asks, under the row's lock, and then applies
+        it."""
+        with self._gate:
+            return self.awaits(asked, by) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
         """Has the learner not died meanwhile, and its row become another's?"""

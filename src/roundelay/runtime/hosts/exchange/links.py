@@ -5,13 +5,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from roundelay.runtime.hosts.exchange.link_watch import Workers
 from roundelay.runtime.hosts.exchange.messages import (
     REPLY_DIALECT,
     AgainMessage,
     ExchangeMessage,
     FetchMessage,
+    FoundReply,
+    GiveMessage,
+    RowReply,
     SettledMessage,
 )
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, OutOfTurn, Role
@@ -94,7 +98,7 @@ class Outgoing:
 
     Args:
         message: the first; `again` repeats its number only.
-        payload: of the first message.
+        payload: of the first message, or of the one that follows it where both rows travel at once.
         into: room for a payload of the reply.
         expected: bytes of the payload of a reply that is a row.
     """
@@ -104,6 +108,11 @@ class Outgoing:
     into: memoryview = memoryview(b"")
     expected: int = 0
 
+    @property
+    def both(self) -> bool:
+        """True if both rows travel at once."""
+        return isinstance(self.message, ExchangeMessage) and self.message.both
+
 
 class LearnerLinks:
     """The links of learner `rank`'s client for one purpose, one to each other host. One conversation at a time.
@@ -112,12 +121,22 @@ class LearnerLinks:
         requests: True for links that carry requests to lower ranks, which take their time; exchanges and fetches go
             over others, so that the row can travel meanwhile.
         largest: bytes of a payload.
+        spent: told the processor seconds of threads other than the caller's.
     """
 
-    def __init__(self, network: HostNetwork, rank: int, requests: bool, largest: int) -> None:
+    def __init__(
+        self,
+        network: HostNetwork,
+        rank: int,
+        requests: bool,
+        largest: int,
+        spent: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
         self._network, self._rank, self._requests, self._largest = network, rank, requests, largest
+        self._spent = spent
         self._links: dict[int, Link] = {}
         self._gate = threading.Lock()
+        self._senders = Workers(f"rows of {rank} on their way")
         self.traffic: dict[int, LinkTraffic] = {}
 
     def talk(
@@ -149,7 +168,7 @@ class LearnerLinks:
                 raise
             else:
                 if not state.word:
-                    if state.role is Role.CLIENT and len(reply.payload):
+                    if state.role is Role.CLIENT and message.expected and isinstance(reply, RowReply):
                         self._settle(link, message)
                     return reply
             finally:
@@ -162,15 +181,48 @@ class LearnerLinks:
         state.take(Event.SEND)
         if word == Event.AGAIN.value:
             link.say(AgainMessage(message.message.n))
+            reply = self._hear(link, message, deadline)
+        elif message.both:
+            reply = self._both(link, message, deadline)
         else:
             link.say(message.message, message.payload)
-        reply = link.hear(REPLY_DIALECT, max(0.0, deadline - time.monotonic()), into=message.into)
-        if len(reply.payload) != message.expected * (reply.kind == Event.ROW.value):
-            raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
+            reply = self._hear(link, message, deadline)
         try:
             state.hear(reply.kind)
         except OutOfTurn as error:
             raise BadFrame(f"{link.peer} answers out of turn: {error}") from error
+        return reply
+
+    def _both(self, link: Link, message: Outgoing, deadline: float) -> Message:
+        """Send a row and receive the other at the same time; the reply behind it."""
+        link.say(message.message)
+        gone = threading.Event()
+
+        def give() -> None:
+            used = time.thread_time()
+            with suppress(LinkError):  # then the link is closed, and who hears notices
+                link.say(GiveMessage(message.message.n), message.payload)
+            self._spent(time.thread_time() - used)
+            gone.set()
+
+        self._senders.do(give)
+        try:
+            reply = self._hear(link, message, deadline)
+            if isinstance(reply, FoundReply):
+                reply = self._hear(link, replace(message, expected=0), deadline)
+            return reply
+        except BaseException:
+            link.close()
+            raise
+        finally:
+            gone.wait()
+
+    def _hear(self, link: Link, message: Outgoing, deadline: float) -> Message:
+        """Return the next reply, whose payload is what is due."""
+        reply = link.hear(REPLY_DIALECT, max(0.0, deadline - time.monotonic()), into=message.into)
+        due = isinstance(reply, RowReply) or (isinstance(reply, FoundReply) and message.both)
+        if len(reply.payload) != message.expected * due:
+            raise BadFrame(f"{link.peer} answers with {reply.kind} of {len(reply.payload)} bytes")
         return reply
 
     def _settle(self, link: Link, message: Outgoing) -> None:
@@ -220,3 +272,4 @@ class LearnerLinks:
         """Close all links, from any thread."""
         for host in list(self._links):
             self.cut(host)
+        self._senders.close()

@@ -31,6 +31,8 @@ class ExchangeMessage(ExchangeFacts, kind="exchange"):
         chunks: the first chunk of the row that takes part, and the one behind the last.
         private: number of private vectors, which come behind the row.
         gather: the gathering to which the learner comes by this exchange.
+        both: both rows travel at once: this one follows in a `GiveMessage`, and the other comes in a `FoundReply`
+            meanwhile.
     """
 
     _: KW_ONLY
@@ -41,6 +43,13 @@ class ExchangeMessage(ExchangeFacts, kind="exchange"):
     asked: int | None = None
     mass: float = 0.0
     gather: Gathering | None = None
+    both: bool = False
+
+
+class GiveMessage(Message, kind="give"):
+    """The row, where both travel at once: it follows the exchange of the same number."""
+
+    n: int
 
 
 class RequestMessage(ExchangeMessage, kind="request"):
@@ -93,6 +102,10 @@ class RowReply(Reply, kind="row"):
     waits: bool = False
 
 
+class FoundReply(Reply, kind="found"):
+    """The visited row, before it is changed, where both travel at once; a `row` without one follows."""
+
+
 class DoneReply(Reply, kind="done"):
     """A request was carried out; the version of the row that has travelled."""
 
@@ -107,12 +120,13 @@ class UnknownReply(Reply, kind="unknown"):
     """The exchange never came."""
 
 
-REPLY_DIALECT = Dialect(RowReply, DoneReply, GoneReply, UnknownReply)
+REPLY_DIALECT = Dialect(RowReply, FoundReply, DoneReply, GoneReply, UnknownReply)
+GIVE_DIALECT = Dialect(GiveMessage)
 
 
 def asked_by(layout: Layout) -> Dialect:
     """Return the messages that a server understands."""
-    kinds = ExchangeMessage, RequestMessage, FetchMessage, AgainMessage, SettledMessage
+    kinds = ExchangeMessage, GiveMessage, RequestMessage, FetchMessage, AgainMessage, SettledMessage
     return Dialect(*kinds, row=layout.rows - 1)
 
 
@@ -163,6 +177,11 @@ class ExchangeTerms:
         """True if the rule takes nothing but the two rows: only then may they travel in fragments or coded."""
         return self.mutual and not self.along
 
+    def both_travel(self, layout: Layout) -> bool:
+        """Return True if the two rows travel at once, so that a link carries both ways at a time. The centre does not:
+        it would be in flight, and none but one learner could have it, for as long as a row takes."""
+        return self.simple and self.peer != layout.learners
+
     @property
     def returns(self) -> bool:
         """Does a vector come back?"""
@@ -194,9 +213,13 @@ class ExchangeTerms:
         )
 
     def message(
-        self, n: int, kind: type[ExchangeMessage] = ExchangeMessage, gather: Gathering | None = None
+        self,
+        n: int,
+        kind: type[ExchangeMessage] = ExchangeMessage,
+        gather: Gathering | None = None,
+        both: bool = False,
     ) -> ExchangeMessage:
-        """Return the message of number `n` that says these terms."""
+        """Return the message of number `n` that says these terms; `both` rows travel at once, where they do."""
         return kind(
             self.rule,
             self.since,
@@ -213,6 +236,7 @@ class ExchangeTerms:
             asked=self.asked,
             mass=self.mass,
             gather=gather,
+            both=both,
         )
 
     @property
@@ -307,7 +331,9 @@ class ExchangeTerms:
         if (not terms.simple and not terms.codec.exact) or (not terms.mutual and terms.asked is not None):
             raise InvalidMessage("private vectors or an age where only two rows are allowed")
         vectors = 0 if terms.report else terms.private
-        travels = not isinstance(message, RequestMessage)
+        if message.both and (isinstance(message, RequestMessage) or not terms.both_travel(layout)):
+            raise InvalidMessage("both rows at once, where one is asked for, or has to wait")
+        travels = not isinstance(message, RequestMessage) and not message.both
         payload = terms.vector_bytes + 4 * fragment.size * vectors if travels else 0
         if len(message.payload) != payload:
             raise InvalidMessage(f"{len(message.payload)} bytes, where {payload} are due")

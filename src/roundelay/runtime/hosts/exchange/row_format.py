@@ -5,8 +5,9 @@ them. Both apply the rule to these, and each changes its own row by what the rul
 
     m <- m + rule_m(m^, t^) - m^           t <- t + rule_t(m^, t^) - t^
 
-In full precision t^ is t itself, under its lock; m^ is m as it was sent, and m may have moved on since. A rule that
-keeps the sum of the two keeps it here, whatever m^ and t^ are: that is why coding them does no harm to it.
+In full precision t^ is t itself, under its lock; m^ is m as it was sent, and m may have moved on since. (Where both
+travel at once, t^ is t as it was sent, and t may have moved on.) A rule that keeps the sum of the two keeps it here,
+whatever m^ and t^ are: that is why coding them does no harm to it.
 
 By another codec than FP32 m^ and t^ are what arrives of them. What a codec leaves out is remembered (core/codec.py): if
 the run chose the codec, in one of two memories that each row has, one for when it travels and one for when it is

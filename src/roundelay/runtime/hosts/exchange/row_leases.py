@@ -7,12 +7,14 @@ mixing, and does no harm: codec.py.)
 
 So whoever carries a row to another host, or applies the rule of another host's exchange to it, has the row's lease.
 A row that is *in flight* is checked out until it is back; learners of this host see that in the arena's table `away`.
+Where both rows of an exchange travel at once, both are in flight until each has come.
 
 *Lock order.* Rows travel only from the lower rank to the higher (the centre counts as the highest), and while one is in
 flight its lease is held by the thread that waits for a row of higher rank. All others hold a lease while they apply one
-rule, and wait for nothing but the row's lock. So no circle of waits can close, there is no deadlock, and the row of
-highest rank never travels. The one exception are exchanges that carry private vectors or ages: they travel with their
-asker whichever its rank (strategies make them with the centre only), and the bound on every wait ends a circle of them.
+rule, and wait for nothing but the row's lock, or for the bytes of a row whose sender has it already. So no circle of
+waits can close, and there is no deadlock. The one exception are exchanges that carry private vectors or ages: they
+travel with their asker whichever its rank (strategies make them with the centre only), and the bound on every wait ends
+a circle of them.
 
 The leases also serialise what a learner's client carries for its own learner and for learners of other hosts, first
 come, first served.

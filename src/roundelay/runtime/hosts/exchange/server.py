@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
@@ -29,11 +30,14 @@ from roundelay.runtime.hosts.exchange.gatherings import GatheringPlace
 from roundelay.runtime.hosts.exchange.link_watch import LinkWatch
 from roundelay.runtime.hosts.exchange.links import LinkTraffic
 from roundelay.runtime.hosts.exchange.messages import (
+    GIVE_DIALECT,
     AgainMessage,
     DoneReply,
     ExchangeMessage,
     ExchangeTerms,
     FetchMessage,
+    FoundReply,
+    GiveMessage,
     GoneReply,
     Reply,
     RequestMessage,
@@ -50,8 +54,10 @@ from roundelay.runtime.hosts.exchange.row_format import (
     Scratch,
     apply_along,
     apply_remote,
+    apply_reply,
     apply_report,
     encode,
+    swapped,
 )
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 from roundelay.runtime.hosts.terms import ExchangeHello
@@ -182,6 +188,7 @@ class PeerSession:
         centre = self._rows.get(layout.learners)
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
         self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
+        self._meets = False  # while both rows travel
         self._state, self._last, self._life = ExchangeState(Role.SERVER), _Reply(), ""
         self._until = 0.0
         self._turn = threading.Lock()  # held while a message is attended to
@@ -222,8 +229,7 @@ class PeerSession:
                 self._server.error = traceback.format_exc()
             sent, received = self._before
             traffic.sent_bytes, traffic.received_bytes = sent + link.sent_bytes, received + link.received_bytes
-            if (cpu_budget := self._client.cpu_budget) is not None:
-                cpu_budget.spent(time.thread_time() - used)
+            self._client.spent(time.thread_time() - used)
             if not goes_on:
                 link.close()
                 self._forget_the_dead()
@@ -237,12 +243,14 @@ class PeerSession:
                 if message.n == self._last.said.n:
                     self._settle()
                 return
+            if isinstance(message, GiveMessage):  # for an exchange of which nothing has come
+                return
             assert isinstance(message, ExchangeMessage | FetchMessage | AgainMessage)
             reply = self._answer(message)
             counts = not isinstance(message, AgainMessage) and getattr(message, "asked", None) is None
             traffic.exchanges += counts
             traffic.lost += counts and isinstance(reply.said, GoneReply)
-            if not reply.payload:
+            if not self._last.payload and not reply.payload:
                 self._drop()
             link.say(reply.said, reply.payload)
         finally:
@@ -252,7 +260,10 @@ class PeerSession:
                 self._drop()
 
     def living_changed(self) -> None:
-        """Keep no row for a learner that is dead, and to which there is no link. From any thread."""
+        """Keep no row for a learner that is dead, and to which there is no link; and none of this host in flight to
+        it. From any thread."""
+        if self._meets and not self._alive[self._asker]:
+            self.hang_up()
         if self._turn.acquire(blocking=False):  # else who has it looks as well, when the link ends
             try:
                 self._forget_the_dead()
@@ -307,9 +318,9 @@ class PeerSession:
             found = None
         state.take(Event.GIVE_UP if found is None else Event.APPLY)
         found = _Reply(GoneReply(number)) if found is None else found
-        # A fetch is not asked about: it is made again.
+        # A fetch is not asked about: it is made again. Where both rows travel the asker has this one already.
         self._last = replace(found, payload=()) if isinstance(message, FetchMessage) else found
-        return found
+        return replace(found, payload=()) if getattr(message, "both", False) else found
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
         """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
@@ -338,7 +349,7 @@ class PeerSession:
                 raise InvalidMessage("a gathering is for reports")
             give = Exchange(row.rank, terms.applied(strategy=self._server.strategy), theirs=terms.beside)
             return partial(self._come, row, terms, self._gather(message.gather, give), number)
-        return partial(self._visit, row, terms, number)
+        return partial(self._meet if message.both else self._visit, row, terms, number)
 
     def _gather(self, said: Gathering, give: Exchange | None = None) -> Gather:
         return read_gather(said, self._client.layout, give, self._server.strategy)
@@ -396,6 +407,76 @@ class PeerSession:
             self._place.begin()
         return _Reply(reply, (hold.view[: terms.vector_bytes],) if terms.returns else ())
 
+    def _meet(self, row: Row, terms: ExchangeTerms, number: int) -> _Reply | None:
+        """Send `row` while the other comes, and then apply the rule to it. It is in flight meanwhile, as the other is:
+        who has the other waits for nothing but this one, which is of higher rank."""
+        fragment, codec, scratch = terms.fragment, terms.codec, self._server.of_thread.scratch
+        error, weight, share = terms.memory(self._arena, row.rank, partial(self._server.error_of, row.rank)), 0.0, None
+        with self._client.row_leases.held(row.rank, self._server.patience, self._look) as lease:
+            try:
+                hold = self._buffer()
+                with row.lock:
+                    if not self._lives(row) or not self._is_awaited(row, terms):
+                        return None
+                    encode(row, fragment, codec, hold, error, scratch)
+                    row.check_out(lease)
+                    seen = row.version
+                    if terms.decay is not None:
+                        share = terms.share(weight := row.weight)
+                payload = hold.filled(fragment.size, codec)
+                came = self._server.buffers.take()
+                try:
+                    self._swap(number, payload, came)
+                    with row.lock:
+                        if not row.check_in(lease) or not self._is_wanted(row, terms):
+                            return None
+                        row.fade(weight, terms.decays[1])
+                        if share is not None and terms.asked is not None:
+                            row.meets(self._asker, share)
+                        rule, untouched = swapped(terms.applied(share=share)), row.version == seen
+                        row.begin()
+                        apply_reply(row, fragment, codec, hold, came, scratch, rule, (), untouched)
+                        row.end()
+                        return _Reply(RowReply(number, row.version, None, share), (payload,))
+                finally:
+                    self._server.buffers.give_back(came)
+            finally:
+                row.check_in(lease)
+
+    def _swap(self, number: int, payload: memoryview, came: Buffer) -> None:
+        """Send a row while the other comes.
+
+        Raises:
+            LinkError, TimeoutError: it does not, or both did not get through.
+        """
+        link, gone = self._mine, threading.Event()
+        assert link is not None
+
+        def give() -> None:
+            used = time.thread_time()
+            with suppress(LinkError):  # then the link is closed, and who hears notices
+                link.say(FoundReply(number), (payload,))
+            self._client.spent(time.thread_time() - used)
+            gone.set()
+
+        self._meets = True
+        self._server.watch.workers.do(give)
+        try:
+            if not self._alive[self._asker]:  # it has died before anybody could hang up
+                raise TimeoutError("who asked is dead")
+            message = link.hear(GIVE_DIALECT, max(0.0, self._until - time.monotonic()), into=came.view)
+            assert isinstance(message, GiveMessage)
+            if message.n != number or len(message.payload) != len(payload):
+                raise InvalidMessage(f"{len(message.payload)} bytes of a row, where {len(payload)} are due")
+        except BaseException as error:
+            link.close()
+            if isinstance(error, LinkTimeout):  # of a row that should have come, not of a message that may
+                raise TimeoutError("a row that was announced does not come") from error
+            raise
+        finally:
+            gone.wait()
+            self._meets = False
+
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
         """A learner comes to a gathering, and gives what it brings, if that counts."""
         place = self._place
@@ -409,8 +490,13 @@ class PeerSession:
         assert isinstance(reply.said, RowReply)
         return replace(reply, said=replace(reply.said, counts=counts, waits=place.arrives(gather)))
 
-    def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
+    def _is_awaited(self, row: Row, terms: ExchangeTerms) -> bool:
         """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""
+        channel = self._client.channels.get(row.rank)
+        return terms.asked is None or (channel is not None and channel.awaits(terms.asked, self._asker))
+
+    def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
+        """The same, and from now on it has had it."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.visited(terms.asked, self._asker))
 

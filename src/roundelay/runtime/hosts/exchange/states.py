@@ -21,6 +21,10 @@ A `reader` fetches a row and changes none. Four messages therefore serve every e
     up      exchange ->   <- row
     down    request  ->   <- exchange   row ->   <- done
 
+Where both rows travel at once (`ExchangeMessage.both`) the row that an exchange brings follows it in a `give`, and the
+one that comes back goes before the reply, in a `found`. Neither changes a state: until the row has come the server has
+`received` nothing that it could apply, and until the reply has come the client knows of nothing that was applied.
+
 *Exactly once.* The sender of a message keeps it until it is answered. If the link is cut before that, the client is in
 doubt: it says `again`, and the server answers with the reply it kept (`row`, `gone`), or with `unknown` if the exchange
 never came; only then is it sent once more. `committed` is entered by `apply` alone, and no path leads to it twice for

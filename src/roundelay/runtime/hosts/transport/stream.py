@@ -24,6 +24,11 @@ NEAR_SECONDS = 0.0002
 """Round-trip time up to which a send buffer of NEAR_BYTES is enough: the kernel makes it twice as large, and then it
 carries 40 Gbit/s. What is on its way stays in cache. On longer links the kernel finds the size by itself."""
 NEAR_BYTES = 1 << 19
+TOGETHER_BYTES = 1 << 18
+"""Of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and a
+reader that wakes for each takes the processor from a learner each time."""
+LONG_BYTES = 1 << 14
+"""What is shorter comes in few packets, and is waited for as it comes."""
 RTO_MAX_MS = 44
 """Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
 
@@ -52,6 +57,7 @@ class Stream:
         _tune(socket_, patience)
         self._socket, self._descriptor = socket_, socket_.fileno()
         self._gate, self._inside, self._closed = threading.Lock(), 0, False
+        self._together = 1  # bytes that must have come before a reader is woken, as the kernel knows it
         self.patience = patience
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -93,24 +99,31 @@ class Stream:
         Raises:
             LinkClosed, LinkTimeout: the latter only where there is a deadline.
         """
-        while len(view):
+        try:
+            while len(view):
+                view = view[self._some(view, deadline) :]
+        finally:
+            self._wake_at(1)
+
+    def _some(self, view: memoryview, deadline: float | None) -> int:
+        """Put what has come at the beginning of `view`, as `fill` does; return the number of bytes, which may be 0."""
+        try:
+            got = self._socket.recv_into(view)
+        except BlockingIOError:
+            seconds = self.patience if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                got = self._socket.recv_into(view)
-            except BlockingIOError:
-                seconds = self.patience if deadline is None else max(0.0, deadline - time.monotonic())
-                try:
-                    self._wait(select.POLLIN, seconds)
-                except LinkTimeout as error:
-                    if deadline is not None:
-                        raise
-                    raise LinkClosed(f"{self.peer} stands still in the middle of a frame") from error
-                continue
-            except OSError as error:
-                raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
-            if not got:
-                raise LinkClosed(f"{self.peer} has closed the link")
-            self.received_bytes += got
-            view = view[got:]
+                self._wait_for(min(len(view), TOGETHER_BYTES), seconds)
+            except LinkTimeout as error:
+                if deadline is not None:
+                    raise
+                raise LinkClosed(f"{self.peer} stands still in the middle of a frame") from error
+            return 0
+        except OSError as error:
+            raise LinkClosed(f"the link to {self.peer} is broken ({error.strerror})") from error
+        if not got:
+            raise LinkClosed(f"{self.peer} has closed the link")
+        self.received_bytes += got
+        return got
 
     def wait(self, seconds: float | None) -> None:
         """Wait until something has come.
@@ -119,6 +132,28 @@ class Stream:
             LinkTimeout: nothing has, within so many seconds (None: no bound).
         """
         self._wait(select.POLLIN, seconds)
+
+    def _wait_for(self, size: int, seconds: float) -> None:
+        """Wait until `size` bytes have come, or as many as do within so many seconds.
+
+        Raises:
+            LinkTimeout: none has.
+        """
+        self._wake_at(size if size >= LONG_BYTES else 1)
+        try:
+            self._wait(select.POLLIN, seconds)
+        except LinkTimeout:
+            if self._together == 1:
+                raise
+            self._wake_at(1)
+            self._wait(select.POLLIN, 0.0)
+
+    def _wake_at(self, size: int) -> None:
+        """Have the kernel wake a reader when so many bytes have come, and not for fewer."""
+        if size != self._together:
+            with suppress(OSError):  # it is closed, which the reader is about to hear
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+            self._together = size
 
     def _wait(self, for_: int, seconds: float | None) -> None:
         poll = select.poll()

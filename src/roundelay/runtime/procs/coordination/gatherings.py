@@ -67,4 +67,4 @@ class Attendee:
 
     def _taking_part(self) -> list[int]:
         outside = self._arena.gatherings.outside
-        return [rank for rank in self._arena.liveness.alive.nonzero()[0].tolist() if not outside[rank]]
+        return [rank for rank in self._arena.liveness.living() if not outside[rank]]

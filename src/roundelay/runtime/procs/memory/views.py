@@ -39,7 +39,7 @@ class Liveness(View):
     and whoever sees that one is dead sees all that it did before.
 
     The parent writes it. Where no parent watches, a learner writes its own item when it enters and leaves, and whoever
-    first notices a death writes that of the dead, under the queue lock.
+    first notices a death writes that of the dead, under the queue lock (runtime/procs/coordination/lives.py).
     """
 
     PUBLISHED = ("alive",)
@@ -49,6 +49,10 @@ class Liveness(View):
     def mark(self, ranks: Sequence[int], alive: bool | Sequence[int]) -> None:
         """Say of `ranks` that they live, or do not."""
         publish(self.alive, list(ranks), alive)
+
+    def living(self) -> list[int]:
+        """Return the ranks that take part, on all hosts."""
+        return [rank for rank, lives in enumerate(self.alive.tolist()) if lives]
 
 
 @dataclass(frozen=True)

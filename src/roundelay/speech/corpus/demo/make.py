@@ -110,7 +110,7 @@ def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSiz
 
 
 def _script(split: str, seed: int, count: int) -> dict[Speaker, list[_Line]]:
-    """The sentences of a split, dealt to its speakers in turn."""
+    """Return the sentences of a split, dealt to its speakers in turn."""
     speakers = SPEAKERS[split]
     script: dict[Speaker, list[_Line]] = {speaker: [] for speaker in speakers[:count]}
     for number in range(count):
@@ -263,7 +263,8 @@ def _mix(speaker: Speaker, line: _Line, reply: Mapping[str, Any], data: Path, se
 
 
 def resample(signal: Signal, from_rate: int, to_rate: int) -> Signal:
-    """(N,) at `from_rate` Hz -> (ceil(N * to_rate / from_rate),) at `to_rate` Hz, by cutting or padding its spectrum.
+    """Map (N,) at `from_rate` Hz -> (ceil(N * to_rate / from_rate),) at `to_rate` Hz, by cutting or padding its
+    spectrum.
 
     Exact for signals below both Nyquist frequencies that begin and end in silence (the transform is periodic).
     """
@@ -277,7 +278,7 @@ def resample(signal: Signal, from_rate: int, to_rate: int) -> Signal:
 
 
 def coloured_noise(length: int, *, pink: bool, rng: np.random.Generator) -> Signal:
-    """(N,) Gaussian noise of root mean square 1; pink: power falls as 1 / frequency."""
+    """Return (N,) Gaussian noise of root mean square 1; pink: power falls as 1 / frequency."""
     noise: Signal = rng.standard_normal(length)
     if pink:
         spectrum = np.fft.rfft(noise)

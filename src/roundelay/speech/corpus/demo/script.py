@@ -167,7 +167,7 @@ def sentence(rng: np.random.Generator) -> list[str]:
 
 
 def spoken(words: Sequence[str], rng: np.random.Generator) -> str:
-    """Text of a sentence for the synthesiser: letters in capitals, now and then a comma, which makes a pause."""
+    """Return text of a sentence for the synthesiser: letters in capitals, now and then a comma, which makes a pause."""
     said = [word if len(word) == 1 else word.lower() for word in words]
     pauses = rng.random(len(said) - 1) < 0.08
     return "".join(word + (", " if pause else " ") for word, pause in zip(said, pauses, strict=False)) + said[-1] + "."

@@ -87,7 +87,7 @@ class Voice:
             raise RuntimeError(f"the voice variant {variant} has breath noise, which espeak-ng does not repeat")
 
     def say(self, text: str, voice: str, rate: int, pitch: int) -> bytes:
-        """16-bit samples; `phones` and `words` then hold the events of this text."""
+        """Return 16-bit samples; `phones` and `words` then hold the events of this text."""
         self.samples, self.phones, self.words = [], [], []
         variant = voice.partition("+")[2]
         if variant:

@@ -97,7 +97,7 @@ def _spoken(corpus: Corpus, split: str) -> list[Utterance]:
 
 
 def _write_features(folder: Path, utterances: Sequence[Utterance], store: FeatureStore, progress: Progress) -> int:
-    """Returns the number of frames."""
+    """Return the number of frames."""
     ordered = sorted(utterances, key=lambda u: u.id)
     place = Path(os.path.abspath(folder))
     progress.start(f"writing features of {folder.name}", len(ordered))
@@ -122,7 +122,8 @@ def _write_features(folder: Path, utterances: Sequence[Utterance], store: Featur
 
 
 def _sums(store: FeatureStore, speaker: str, frames: int) -> npt.NDArray[np.float64]:
-    """The statistics of a speaker as Kaldi has them, 2 x (F + 1): sums and the number of frames, sums of squares and 0.
+    """Return the statistics of a speaker as Kaldi has them, 2 x (F + 1): sums and the number of frames, sums of squares
+    and 0.
 
     They are the store's, weighted with the frames of this split: added up over all splits they are the store's again.
     """

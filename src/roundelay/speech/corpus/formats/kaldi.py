@@ -90,7 +90,8 @@ def read_data_dir(directory: Path, root: Path) -> list[Utterance]:
 
 
 def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[list[Utterance], list[LeftOut]]:
-    """`read_data_dir`, where under `skip` utterances with an empty transcript or without audio are left out.
+    """Read as `read_data_dir` does, where under `skip` utterances with an empty transcript or without audio are left
+    out.
 
     Files that contradict each other are an error under either policy.
 
@@ -104,7 +105,7 @@ def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[li
 def read_data_dir_with(
     directory: Path, root: Path, options: KaldiOptions = KaldiOptions(), progress: Progress | None = None
 ) -> DataDir:
-    """`read_data_dir_by` with all options.
+    """Read as `read_data_dir_by` does, with all options.
 
     Raises:
         UserError: as `read_data_dir`, listing everything; a broken or missing matrix of features is like missing audio.
@@ -179,7 +180,7 @@ def _channels(
     options: KaldiOptions,
     directory: Path,
 ) -> list[str]:
-    """Remarks on recordings with several channels when no option chose one."""
+    """Return remarks on recordings with several channels when no option chose one."""
     if options.channel is not None:
         return []
     found = {name: lengths.get(place.recording) for name, place in places.items() if place.channel is None}
@@ -188,8 +189,8 @@ def _channels(
 
 
 def _undecodable(utterances: Sequence[Utterance], progress: Progress) -> list[LeftOut]:
-    """Utterances of the first hours that look sound but cannot be decoded: looked for when something is to be mended
-    anyway, so that all of it is mended in one round."""
+    """Return utterances of the first hours that look sound but cannot be decoded: looked for when something is to be
+    mended anyway, so that all of it is mended in one round."""
     found: list[LeftOut] = []
     seconds = 0.0
     progress.start("looking for further faults", len(utterances))
@@ -229,8 +230,8 @@ class _Recording:
 def _files(
     directory: Path, segments: Table | None, problems: list[str], unsaid: tuple[Table, Mapping[str, Stretch]] | None
 ) -> _Files:
-    """The tables; `unsaid`, a table of all utterances and their places, stands for words and speakers that are missing:
-    no words, and a speaker for each recording."""
+    """Return the tables; `unsaid`, a table of all utterances and their places, stands for words and speakers that are
+    missing: no words, and a speaker for each recording."""
     if unsaid is None:
         text = read_table(directory / "text", problems, may_be_empty=True)
         speakers = read_table(directory / "utt2spk", problems)
@@ -266,7 +267,7 @@ def _matrices(
     speakers: Table,
     problems: list[str],
 ) -> GivenFeatures | None:
-    """Locations of features and statistics; `cmvn.scp` may be by speaker or by utterance."""
+    """Return locations of features and statistics; `cmvn.scp` may be by speaker or by utterance."""
     wav, feats = sources
     if feats is None:
         return None
@@ -298,7 +299,7 @@ def _matrices(
 
 
 def _lengths(wav: Table, root: Path, pipes: Pipes | None, progress: Progress) -> dict[str, _Recording | str]:
-    """Recording -> its file, or what is wrong with it."""
+    """Return recording -> its file, or what is wrong with it."""
     commands = {name: value for name, value in wav.values.items() if value.endswith("|")}
     made: Mapping[str, Path | Failed] = {}
     if commands and pipes is not None:
@@ -346,7 +347,8 @@ def _in_recording(
 def _in_frames(
     name: str, stretch: Stretch, frames: int, shift: float, feats: Table, files: _Files, root: Path
 ) -> _Extent:
-    """Extent without audio: the rate is that of the frames, or a whole multiple of it where that is no whole number."""
+    """Return the extent without audio: the rate is that of the frames, or a whole multiple of it where that is no whole
+    number."""
     multiple = next((m for m in range(1, 1001) if (1000 * m / shift).is_integer()), 1)
     rate = round(1000 * multiple / shift)
     if files.segments is not None and stretch.end >= 0:
@@ -380,7 +382,7 @@ def _utterance(name: str, place: Stretch, extent: _Extent, files: _Files, channe
 def _check_duration(
     name: str, extent: _Extent, files: _Files, shape: tuple[int, int] | None, shift: float, feats: Table | None
 ) -> None:
-    """Compares the duration in `utt2dur`, that of the audio and that of the features."""
+    """Compare the duration in `utt2dur`, that of the audio and that of the features."""
     seconds = extent.samples / extent.rate
     if shape is not None and feats is not None:
         _compare(feats.at(name), seconds, shape[0], shift)

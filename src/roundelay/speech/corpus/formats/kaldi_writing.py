@@ -88,7 +88,7 @@ def _relative(path: str, root: Path) -> str:
 
 
 def _length(path: Path) -> tuple[int, int] | str:
-    """(sampling rate, samples), or what is wrong with the file."""
+    """Return (sampling rate, samples), or what is wrong with the file."""
     try:
         return audio_length(path)
     except AudioError as error:

@@ -62,7 +62,7 @@ class _Reading:
 
 
 def find_parts(source: Path) -> dict[str, dict[str, Path]]:
-    """The parts in a folder, and in folders inside it (then FOLDER or FOLDER/PART): part -> kind -> file.
+    """Return the parts in a folder, and in folders inside it (then FOLDER or FOLDER/PART): part -> kind -> file.
 
     Raises:
         UserError: no such folder, no manifests in it, or two files for the same.
@@ -163,7 +163,8 @@ def _guarded(reading: _Reading, at: str, work: Callable[..., None], *arguments: 
 
 
 def _records(path: Path, faults: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """`FILE:LINE` and object of every line; what cannot be read goes to `faults`, and ends the file where it must."""
+    """Yield `FILE:LINE` and object of every line; what cannot be read goes to `faults`, and ends the file where it
+    must."""
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else open(path, "rb") as file:
@@ -247,7 +248,7 @@ def _utterance(
     recording: Mapping[str, Any],
     root: Path,
 ) -> None:
-    """One supervision, `offset` seconds later than it says, to `utterances` or `left_out`."""
+    """Add one supervision, `offset` seconds later than it says, to `utterances` or `left_out`."""
     name = _text(supervision, "id")
     try:
         named = channels if supervision.get("channel") is None else _channels(supervision)
@@ -300,7 +301,7 @@ def _on_grid(
 
 
 def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _RecordingFile:
-    """The file of a recording that has this channel."""
+    """Return the file of a recording that has this channel."""
     name = _text(recording, "id")
     rate, samples = _whole(recording, "sampling_rate"), _whole(recording, "num_samples")
     sources = recording.get("sources")
@@ -322,7 +323,7 @@ def _source(recording: Mapping[str, Any], channel: int, root: Path) -> _Recordin
 
 
 def _wrong_with(source: _RecordingFile) -> str | None:
-    """The difference between a file and its entry in the manifest; None if there is none."""
+    """Return the difference between a file and its entry in the manifest; None if there is none."""
     try:
         rate, samples = audio_length(Path(source.path))
     except AudioError as error:
@@ -358,7 +359,7 @@ def _whole(record: Mapping[str, Any], name: str) -> int:
 
 
 def _channels(record: Mapping[str, Any]) -> int | list[int]:
-    """The channel of a cut or supervision, or its channels."""
+    """Return the channel of a cut or supervision, or its channels."""
     named = record.get("channel")
     if isinstance(named, list) and named and all(_is_whole(one) for one in named):
         return [int(one) for one in named]

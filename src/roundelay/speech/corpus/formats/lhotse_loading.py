@@ -49,7 +49,7 @@ FILES_ALONE = LhotseOptions()
 
 
 def special(cut: Mapping[str, Any]) -> str | None:
-    """A reason why the samples of a cut are in no file as they are; None if they are, as far as can be told."""
+    """Return a reason why the samples of a cut are in no file as they are; None if they are, as far as can be told."""
     kind, recording = cut.get("type", "MonoCut"), cut.get("recording")
     if kind not in _PLAIN:
         return f"a {kind}"
@@ -63,7 +63,7 @@ def special(cut: Mapping[str, Any]) -> str | None:
 
 
 def one_channel(named: int | Sequence[int], wanted: int | None) -> int:
-    """The channel of a supervision that names one or several.
+    """Return the channel of a supervision that names one or several.
 
     Raises:
         Unusable: it names several, and none of them is wanted.
@@ -82,7 +82,7 @@ def one_channel(named: int | Sequence[int], wanted: int | None) -> int:
 def load_cut(
     at: str, cut: Mapping[str, Any], reason: str, root: Path, since: float, options: LhotseOptions
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """The supervisions of a cut as utterances, each with a file of its own; and those that cannot be used.
+    """Return the supervisions of a cut as utterances, each with a file of its own; and those that cannot be used.
 
     Args:
         at: FILE:LINE of the cut.
@@ -115,7 +115,7 @@ def load_cut(
 
 
 def _refused(cut: Mapping[str, Any], options: LhotseOptions) -> str | None:
-    """A reason not to load a cut, with what can be done."""
+    """Return a reason not to load a cut, with what can be done."""
     kinds = {*_kinds(cut)}
     if "command" in kinds and not options.commands:
         return "`--allow-pipes` runs it, if you trust it; or save the audio first"
@@ -129,7 +129,7 @@ def _refused(cut: Mapping[str, Any], options: LhotseOptions) -> str | None:
 
 
 def _kinds(record: object) -> list[str]:
-    """Kinds of all sources of audio in a record, however deep."""
+    """Return kinds of all sources of audio in a record, however deep."""
     if isinstance(record, list):
         return [kind for one in record for kind in _kinds(one)]
     if not isinstance(record, dict):
@@ -177,7 +177,8 @@ def _utterance(
 
 
 def _row(loaded: Any, supervision: Any, options: LhotseOptions) -> int:
-    """The row of a cut's samples that has the supervision's channel; others than cuts of several channels have one."""
+    """Return the row of a cut's samples that has the supervision's channel; others than cuts of several channels have
+    one."""
     channels = getattr(loaded, "channel", None)
     if not isinstance(channels, list):
         return 0
@@ -188,7 +189,7 @@ def _row(loaded: Any, supervision: Any, options: LhotseOptions) -> int:
 
 
 def _samples(loaded: Any, supervision: Any) -> npt.NDArray[np.float32]:
-    """Samples (C, N) of the part of a cut that a supervision covers."""
+    """Return samples (C, N) of the part of a cut that a supervision covers."""
     start, end = max(0.0, supervision.start), min(loaded.duration, supervision.end)
     if not start < end:
         raise Unusable(

@@ -59,7 +59,7 @@ class GivenFeatures:
     with_audio: bool = False  # there is audio as well
 
     def __or__(self, other: "GivenFeatures") -> "GivenFeatures":
-        """Features of two data directories together."""
+        """Return features of two data directories together."""
         if self.frame_shift_ms != other.frame_shift_ms:
             raise UserError(
                 f"The data directories have frames of {self.frame_shift_ms:g} ms and of {other.frame_shift_ms:g} ms; "
@@ -201,13 +201,13 @@ def _copy(utterances: Sequence[Utterance], folder: Path, given: GivenFeatures, p
 
 
 def _header(rows: int, columns: int) -> bytes:
-    """The head of a .npy file of float32, always of 128 bytes: it is written again once the rows are counted."""
+    """Return the head of a .npy file of float32, always of 128 bytes: it is written again once the rows are counted."""
     text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {columns}), }}"
     return b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
 
 
 def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
-    """Changes with the utterances, the archives and what is taken from them."""
+    """Return an identity that changes with the utterances, the archives and what is taken from them."""
     digest = hashlib.blake2b(json.dumps([STORE_VERSION, given.frame_shift_ms]).encode(), digest_size=16)
     files: dict[Path, tuple[int, int]] = {}
 
@@ -231,7 +231,7 @@ def _fingerprint(utterances: Sequence[Utterance], given: GivenFeatures) -> str:
 
 
 def _complete(folder: Path, fingerprint: str) -> FeatureStore | None:
-    """The store in `folder` if it is whole and is the one wanted."""
+    """Return the store in `folder` if it is whole and is the one wanted."""
     try:
         if read_json(folder / INDEX)["fingerprint"] != fingerprint:
             return None
@@ -255,7 +255,7 @@ class _Neighbours:
         self.sums = [a + b for a, b in zip(self.sums, new, strict=True)] if self.sums else new
 
     def correlation(self) -> float:
-        """The mean over neighbours; 0 for a single feature, and for features that never change."""
+        """Return the mean over neighbours; 0 for a single feature, and for features that never change."""
         mean, square, product = (total / self.frames for total in self.sums)
         variance = np.maximum(square - np.square(mean), 0.0)
         covariance = product - mean[1:] * mean[:-1]
@@ -289,7 +289,7 @@ class _Sums:
 
 
 def _statistics(utterances: Sequence[Utterance], given: GivenFeatures, width: int) -> SpeakerStats:
-    """Statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
+    """Return statistics of `cmvn.scp`: matrices of 2 x (F + 1), sums and the number of frames above sums of squares."""
     sums = _Sums()
     problems: list[str] = []
     for speaker in sorted({u.speaker for u in utterances}):

@@ -92,7 +92,7 @@ def read_recordings(folder: Path, options: RecordingOptions, progress: Progress)
 
 
 def _words(folder: Path, named: Mapping[str, Path]) -> dict[str, str]:
-    """Words by the name of the recording, of those that have any."""
+    """Return words by the name of the recording, of those that have any."""
     found = {}
     for name, path in named.items():
         beside = path.with_suffix(_WORDS_ENDING)
@@ -117,7 +117,7 @@ def _words(folder: Path, named: Mapping[str, Path]) -> dict[str, str]:
 def _utterances(
     name: str, path: Path, folder: Path, words: str, options: RecordingOptions
 ) -> tuple[list[Utterance], int]:
-    """The utterances of a recording, and its number of channels.
+    """Return the utterances of a recording, and its number of channels.
 
     Raises:
         AudioError: it cannot be used.
@@ -156,7 +156,7 @@ def _utterances(
 
 
 def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int, int]]:
-    """First sample and number of samples of what lies between pauses."""
+    """Return first sample and number of samples of what lies between pauses."""
     energies, level = Energies(rate), []
     with open_sound(path) as sound:
         for block in sound.blocks:
@@ -170,7 +170,7 @@ def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int
 
 
 def _readable(name: str, path: Path, converted: Path) -> Path:
-    """The file, or the WAV that is made of it.
+    """Return the file, or the WAV that is made of it.
 
     Raises:
         AudioError: it cannot be read.
@@ -194,7 +194,7 @@ def _readable(name: str, path: Path, converted: Path) -> Path:
 
 
 def has_recordings(folder: Path) -> bool:
-    """True if there is a recording in the folder or below it."""
+    """Return True if there is a recording in the folder or below it."""
     try:
         return bool(recordings_below(folder))
     except UserError:
@@ -202,6 +202,7 @@ def has_recordings(folder: Path) -> bool:
 
 
 def standing_splits(source: Path, usual: Sequence[str], whole: bool) -> dict[str, str]:
-    """Splits of a folder where nobody names them: folders of the usual names; else, with `whole`, all of it is one."""
+    """Return splits of a folder where none are named: folders of the usual names; else, with `whole`, all of it is
+    one."""
     found = {split: split for split in usual if (source / split).is_dir()}
     return found or ({one_word(source.resolve().name): "."} if whole else {})

@@ -47,7 +47,7 @@ class SplitNumbers:
 
     @classmethod
     def of(cls, utterances: Sequence[Utterance]) -> "SplitNumbers":
-        """Numbers of utterances, copies at other speeds left out."""
+        """Return numbers of utterances, copies at other speeds left out."""
         genders = {u.speaker: (u.gender or "").lower()[:1] for u in utterances}
         known = any(gender in ("f", "m") for gender in genders.values())
         return cls(
@@ -80,16 +80,16 @@ class Inspection:
         return all(finding.severity != "error" for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """The inspection for programs."""
+        """Return the inspection for programs."""
         return {"version": INSPECTION_VERSION, "sound": self.sound, "usable": self.usable, **dataclasses.asdict(self)}
 
 
 def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The gravest first, else as they came."""
+    """Return the gravest first, else as they came."""
     grave = {"error": 0, "warning": 1, "note": 2}
     return tuple(sorted(findings, key=lambda finding: grave[finding.severity]))
 
 
 def named(ids: Sequence[str], shown: int = SHOWN) -> str:
-    """The first ids with commas, and a sign that there are more."""
+    """Return the first ids with commas, and a sign that there are more."""
     return ", ".join(ids[:shown]) + (", ..." if len(ids) > shown else "")

@@ -65,7 +65,7 @@ def inspect_corpus(folder: Path, options: InspectOptions, progress: Progress) ->
 
 
 def _rates(corpus: InspectedCorpus) -> list[Finding]:
-    """A finding on several sampling rates, in the words of `prepare`."""
+    """Return a finding on several sampling rates, in the words of `prepare`."""
     splits = {name: some for name, some in corpus.splits.items() if some}
     if not corpus.audio or not splits:
         return []

@@ -15,7 +15,7 @@ _NAMES = {"f": "women", "m": "men"}
 
 
 def people_findings(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
-    """Findings on speakers of all splits."""
+    """Return findings on speakers of all splits."""
     found: list[Finding] = []
     if TRAIN in splits:
         move = "Give all utterances of a speaker to one split; `roundelay prepare ... --on-overlap error` stops at it."
@@ -76,7 +76,7 @@ def _more_of(few: str, *, some: bool) -> str:
 
 
 def _by_gender(utterances: Sequence[Utterance]) -> dict[str, float]:
-    """Shares of women and men in the seconds whose speaker's gender is known; empty where none is."""
+    """Return shares of women and men in the seconds whose speaker's gender is known; empty where none is."""
     seconds = dict.fromkeys(_NAMES, 0.0)
     for u in utterances:
         gender = (u.gender or "").lower()[:1]

@@ -68,7 +68,7 @@ def measure(samples: Samples, rate: int) -> SoundFacts:
 
 
 def _clipped(samples: Samples) -> float:
-    """Share of samples in runs of three and more at the largest or the smallest value."""
+    """Return the share of samples in runs of three and more at the largest or the smallest value."""
     caught = 0
     for signed in (samples, -samples):
         top = float(signed.max())
@@ -85,7 +85,7 @@ def _clipped(samples: Samples) -> float:
 def measure_all(
     splits: Mapping[str, Sequence[Utterance]], root: Path, progress: Progress, workers: int | None = None
 ) -> dict[str, dict[str, SoundFacts]]:
-    """Sound of every utterance by split and id.
+    """Return the sound of every utterance by split and id.
 
     Args:
         root: what relative paths are relative to.
@@ -117,7 +117,7 @@ def _measured(batches: Sequence[Sequence[Utterance]], root: Path, workers: int) 
 
 
 def _nothing() -> None:
-    """Workers are given all they need with each batch."""
+    """Do nothing: workers are given all they need with each batch."""
 
 
 def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[SoundFacts]:
@@ -134,7 +134,7 @@ def _of_batch(job: tuple[Sequence[Utterance], Path]) -> list[SoundFacts]:
 def sound_findings(
     splits: Mapping[str, Sequence[Utterance]], sounds: Mapping[str, Mapping[str, SoundFacts]]
 ) -> list[Finding]:
-    """Findings on audio that cannot be read, silence, clipping, and audio that is there twice."""
+    """Return findings on audio that cannot be read, silence, clipping, and audio that is there twice."""
     found: list[Finding] = []
     for split, some in sounds.items():
         of = counted(len(some), "utterance")
@@ -166,7 +166,7 @@ def sound_findings(
 
 
 def _twice(split: str, utterances: Sequence[Utterance], sounds: Mapping[str, SoundFacts]) -> list[Finding]:
-    """A finding on equal audio inside one split, with equal or other words."""
+    """Return a finding on equal audio inside one split, with equal or other words."""
     same: dict[str, list[Utterance]] = defaultdict(list)
     for u in utterances:
         if (sound := sounds[u.id]).digest and not sound.silent:

@@ -70,7 +70,7 @@ def open_corpus(
 
 
 def _dictionary(path: Path, splits: Mapping[str, list[Utterance]]) -> Lexicon:
-    """The dictionary in the case of the transcripts, as `prepare` reads it."""
+    """Return the dictionary in the case of the transcripts, as `prepare` reads it."""
     return read_lexicon(path, case=case_of(word for some in splits.values() for u in some for word in u.words))
 
 
@@ -102,7 +102,7 @@ def _kaldi(
 
 
 def _directories(folder: Path) -> dict[str, str]:
-    """Data directories of a folder by the split they seem to be; the folder itself if it is one.
+    """Return data directories of a folder by the split they seem to be; the folder itself if it is one.
 
     Raises:
         UserError: there is none.

@@ -27,7 +27,7 @@ _FRAME_S = 0.01
 
 
 def spelling_findings(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon | None) -> list[Finding]:
-    """Findings on punctuation, case, digits and marks of events, of all splits together."""
+    """Return findings on punctuation, case, digits and marks of events, of all splits together."""
     parts = [parted(u.text) for some in splits.values() for u in some]
     words = Counter(word for spoken, _ in parts for word in spoken)
     found: list[Finding] = []
@@ -67,7 +67,7 @@ def _named_so(word: str, lexicon: Lexicon | None) -> bool:
 
 
 def _case(words: Mapping[str, int]) -> list[Finding]:
-    """A finding on words that are there in several cases."""
+    """Return a finding on words that are there in several cases."""
     forms: dict[str, list[str]] = defaultdict(list)
     for word in words:
         forms[bare(word).casefold()].append(bare(word))
@@ -85,7 +85,7 @@ def length_findings(
     sounds: Mapping[str, Mapping[str, SoundFacts]] | None,
     lexicon: Lexicon | None,
 ) -> list[Finding]:
-    """Findings on transcripts that cannot be what is said: too many characters, or too few, for the seconds."""
+    """Return findings on transcripts that cannot be what is said: too many characters, or too few, for the seconds."""
     listen = "Listen to these, and mend `text`: words of another utterance, missing words, or a wrong `segments` line."
     found = []
     # A word in another case than the dictionary's has the same phones.
@@ -132,7 +132,7 @@ def _characters(utterance: Utterance) -> int:
 
 
 def alignment_findings(folder: Path) -> list[Finding]:
-    """Findings of `roundelay align`, which compared every training utterance with transcripts of others.
+    """Return findings of `roundelay align`, which compared every training utterance with transcripts of others.
 
     Raises:
         UserError: the folder holds no alignment.

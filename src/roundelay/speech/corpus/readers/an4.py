@@ -55,7 +55,7 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
 
 
 def _gender(speaker: str) -> str | None:
-    """A speaker's name begins with f or m, behind `an4-`."""
+    """Return f or m, with which a speaker's name begins behind `an4-`; None if it does not."""
     first = speaker.removeprefix("an4-")[:1]
     return first if first in ("f", "m") else None
 

@@ -102,7 +102,7 @@ class Reader:
         *,
         unlabelled: bool = False,
     ) -> "Reader":
-        """The reader of users' own corpora in a format.
+        """Return the reader of users' own corpora in a format.
 
         Args:
             usual: name of the split -> part of the corpus, where the user does not say.
@@ -121,7 +121,7 @@ class Reader:
         return cls(name, about, prepare_own, takes, needs_lexicon=True)
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
-        """The files that `--download` brings; `parts` of the corpus, where some are chosen.
+        """Return the files that `--download` brings; `parts` of the corpus, where some are chosen.
 
         Raises:
             UserError: the corpus is not free, or has no such part.

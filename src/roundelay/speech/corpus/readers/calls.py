@@ -16,7 +16,7 @@ from roundelay.speech.data.problems import BadPolicy, LeftOut, counted, listing
 OVERSHOOT_SECONDS = 0.5
 """A transcript may end this much later than its recording; it is then cut."""
 MISSING_SHARE = 0.05
-"""Of calls without audio; more means that a disc is missing, not that a few calls are not in the release."""
+"""Largest share of calls without audio; more means that a disc is missing, not a few calls of the release."""
 SIDES = "AB"
 
 
@@ -64,13 +64,13 @@ class Told:
         self.passed[reason] = self.passed.get(reason, 0) + 1
 
     def note(self) -> str:
-        """Text of the progress line."""
+        """Return text of the progress line."""
         passed = [f"{number} passed over ({reason})" for reason, number in self.passed.items()]
         return ", ".join([counted(len(self.segments), "utterance"), *passed])
 
 
 def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) -> dict[str, dict[str, Path]]:
-    """The files in and below the folders whose names, in lower case, fit: kind -> name -> the first path.
+    """Return the files in and below the folders whose names, in lower case, fit: kind -> name -> the first path.
 
     The LDC's discs, its downloads and people's copies nest the same files differently; their names are what they share.
 
@@ -98,7 +98,7 @@ def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) ->
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Numbered lines that are neither empty nor comments (`#`, `;;`).
+    """Return numbered lines that are neither empty nor comments (`#`, `;;`).
 
     Raises:
         UserError: the file cannot be read.
@@ -113,7 +113,7 @@ def read_lines(path: Path) -> list[tuple[int, str]]:
 
 
 def times(start: str, end: str) -> tuple[float, float] | None:
-    """Two times in seconds, or None where they are no stretch of time."""
+    """Return two times in seconds, or None where they are no stretch of time."""
     try:
         first, last = float(start), float(end)
     except ValueError:
@@ -124,7 +124,7 @@ def times(start: str, end: str) -> tuple[float, float] | None:
 def to_utterances(
     told: Told, audio: Mapping[str, Path], folder: Path, on_bad: BadPolicy, progress: Progress, corpus: str
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """Utterances sorted by id, and what was left out with the reason.
+    """Return utterances sorted by id, and what was left out with the reason.
 
     Args:
         audio: call -> its SPHERE file.
@@ -168,7 +168,7 @@ def to_utterances(
 
 
 def _utterance(segment: Segment, recording: Path, file: Path, length: tuple[int, int, int]) -> Utterance | LeftOut:
-    """The utterance of a segment, or the reason why its recording does not have it.
+    """Return the utterance of a segment, or the reason why its recording does not have it.
 
     Args:
         recording: as the corpus has it, for messages.

@@ -26,7 +26,7 @@ _LINE = re.compile(r"(\S+)\s+(\S+)\s+([AB])\s*:\s*(.*)")
 
 
 def read_fisher(texts: Mapping[str, Path], tables: Mapping[str, Path], progress: Progress) -> Told:
-    """The segments of all transcripts."""
+    """Return the segments of all transcripts."""
     told = Told()
     genders = _genders(tables, told.problems)
     progress.start("reading Fisher transcripts", len(texts))
@@ -50,7 +50,7 @@ def read_fisher(texts: Mapping[str, Path], tables: Mapping[str, Path], progress:
 
 
 def _genders(tables: Mapping[str, Path], problems: list[str]) -> dict[tuple[str, str], str]:
-    """(call, side) -> m or f, as far as the tables say."""
+    """Return (call, side) -> m or f, as far as the tables say."""
     found: dict[tuple[str, str], str] = {}
     for path in tables.values():
         with open(path, encoding="latin-1", newline="") as file:

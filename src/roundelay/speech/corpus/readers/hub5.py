@@ -30,7 +30,7 @@ _FIELDS = 6
 
 
 def read_hub5(reference: Path, progress: Progress) -> Told:
-    """The segments of the reference."""
+    """Return the segments of the reference."""
     told = Told()
     progress.start("reading the Hub5-2000 reference")
     for number, line in read_lines(reference):
@@ -52,7 +52,7 @@ def read_hub5(reference: Path, progress: Progress) -> Told:
 
 
 def _first_alternatives(words: Sequence[str]) -> list[str]:
-    """The first alternative of `{ A / B / @ }` that is not `@`, which stands for nothing."""
+    """Return the first alternative of `{ A / B / @ }` that is not `@`, which stands for nothing."""
     found: list[str] = []
     alternatives: list[list[str]] | None = None
     for word in words:
@@ -71,10 +71,10 @@ def _first_alternatives(words: Sequence[str]) -> list[str]:
 
 
 def _optional_parts_gone(words: Sequence[str]) -> list[str]:
-    """The words without broken ones that may be missing: `(TH-)`. Nobody is asked to recognise them."""
+    """Return the words without broken ones that may be missing: `(TH-)`. They need not be recognised."""
     return [word for word in words if not re.fullmatch(r"\(+(-.*|.*-)\)+", word)]
 
 
 def _sex(labels: str) -> str:
-    """M or F of `<O,en,F,en-F>`, if it says so."""
+    """Return M or F of `<O,en,F,en-F>`, if it says so."""
     return next((label for label in labels.strip("<>").split(",") if label in ("M", "F")), "")

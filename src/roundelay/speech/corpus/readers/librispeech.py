@@ -50,7 +50,7 @@ MINI_DIGESTS: Mapping[str, str] = {
 }
 """The md5 sums that OpenSLR publishes."""
 DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
-"""Of LibriSpeech, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
+"""Parts of LibriSpeech that are loaded, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
 LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
 CMUDICT = Remote(
     "https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
@@ -116,7 +116,8 @@ def prepare_mini_librispeech(
 
 
 def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> tuple[list[Utterance], list[LeftOut]]:
-    """The utterances of one part, sorted by id, with absolute paths; under `skip`, those left out with the reason.
+    """Return the utterances of one part, sorted by id, with absolute paths; under `skip`, those left out with the
+    reason.
 
     Raises:
         UserError: a faulty transcript file (all faults are listed); under `error`, audio or a transcript is missing.
@@ -218,14 +219,14 @@ def _splits_found(root: Path) -> dict[str, list[str]]:
 
 
 def _halves(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
-    """Every second reader, and the others."""
+    """Return every second reader, and the others."""
     readers = sorted({u.speaker for u in utterances}, key=lambda name: (len(name), name))
     first = set(readers[::2])
     return [u for u in utterances if u.speaker in first], [u for u in utterances if u.speaker not in first]
 
 
 def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
-    """Utterance -> words of one chapter; faults go to `problems`."""
+    """Return utterance -> words of one chapter; faults go to `problems`."""
     found: dict[str, str] = {}
     prefix = path.name.removesuffix(".trans.txt")
     try:
@@ -248,7 +249,7 @@ def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
 
 
 def _genders(path: Path) -> dict[str, str]:
-    """Reader -> m or f, where SPEAKERS.TXT says so; it does no harm when it is missing."""
+    """Return reader -> m or f, where SPEAKERS.TXT says so; it does no harm when it is missing."""
     if not path.is_file():
         return {}
     rows = [line.split("|") for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
@@ -257,7 +258,7 @@ def _genders(path: Path) -> dict[str, str]:
 
 
 def _genders_of_table(path: Path) -> dict[str, str]:
-    """Speaker -> m or f from a table with the columns `speaker` and `gender`."""
+    """Return speaker -> m or f from a table with the columns `speaker` and `gender`."""
     if not path.is_file():
         return {}
     with open(path, encoding="utf-8", newline="") as file:

@@ -96,7 +96,7 @@ def prepare_switchboard(
 def read_switchboard(
     texts: Mapping[str, Path], genders: Mapping[tuple[str, str], str], dictionary: Lexicon, progress: Progress
 ) -> Told:
-    """The segments of all Mississippi State transcripts; `genders` by call number and side."""
+    """Return the segments of all Mississippi State transcripts; `genders` by call number and side."""
     told = Told()
     progress.start("reading Switchboard-1 transcripts", len(texts))
     for name in sorted(texts):
@@ -128,7 +128,7 @@ def _dictionary(found: Mapping[str, Path], given: Path | None, where: str) -> Le
 
 
 def _genders(found: Mapping[str, Mapping[str, Path]]) -> dict[tuple[str, str], str]:
-    """(call number, side) -> m or f, from the tables of callers."""
+    """Return (call number, side) -> m or f, from the tables of callers."""
     rows = {
         kind: [
             [one.strip(' "') for one in line.split(",")]
@@ -143,7 +143,7 @@ def _genders(found: Mapping[str, Mapping[str, Path]]) -> dict[tuple[str, str], s
 
 
 def _held_out(utterances: Sequence[Utterance], where: str) -> tuple[list[Utterance], list[Utterance]]:
-    """The utterances of the first calls, and the others."""
+    """Return the utterances of the first calls, and the others."""
     wanted = min(DEV_UTTERANCES, len(utterances) / DEV_SHARE)
     calls: dict[str, list[Utterance]] = {}
     for utterance in utterances:
@@ -160,7 +160,7 @@ def _held_out(utterances: Sequence[Utterance], where: str) -> tuple[list[Utteran
 
 
 def _call(name: str) -> str:
-    """sw02001.sph and sw2001.sph are the same call."""
+    """Return the name of a call, the same for sw02001.sph and sw2001.sph."""
     return f"sw0{name.removesuffix('.sph')[-4:]}"
 
 

@@ -59,7 +59,7 @@ _CAPITALS = re.compile(r"([A-Z]{2,})('?s)?")
 
 
 def words_of(text: str, dictionary: Lexicon | None = None) -> list[str]:
-    """The words of a transcript; `dictionary`, as published, decides which capitals are spelled."""
+    """Return the words of a transcript; `dictionary`, as published, decides which capitals are spelled."""
     return [made for word in text.split() for made in _made_of(word, dictionary)]
 
 
@@ -88,7 +88,7 @@ def _by_rules(word: str) -> tuple[str, ...]:
 
 
 def _unwrapped(word: str) -> str:
-    """The word without the marks around it that do not change it."""
+    """Return the word without the marks around it that do not change it."""
     match = re.fullmatch(r"\[laughter-(.+)\]|\{(.+)\}|(.+)_\d+", word)
     return next((inside for inside in match.groups() if inside), word) if match else word
 
@@ -107,7 +107,7 @@ def _capitals(letters: str, suffix: str, dictionary: Lexicon) -> Sequence[str]:
 
 
 def rest_of_spelling(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Pronunciation | None:
-    """The rest of a pronunciation after the names of the letters; None unless it begins with them.
+    """Return the rest of a pronunciation after the names of the letters; None unless it begins with them.
 
     At most two phones may be left, those of a plural or genitive.
     """
@@ -127,13 +127,13 @@ def _spellings(letters: str, phones: Pronunciation, dictionary: Lexicon) -> Iter
 
 
 def letter_names(letter: str, dictionary: Lexicon) -> tuple[Pronunciation, ...]:
-    """Pronunciations of a letter in the dictionary, whichever way it writes it."""
+    """Return pronunciations of a letter in the dictionary, whichever way it writes it."""
     forms = (letter.upper(), letter.lower(), f"{letter.upper()}.", f"{letter.lower()}.")
     return tuple(p for form in forms for p in dictionary.pronunciations.get(form, ()))
 
 
 def lexicon_of(dictionary: Lexicon) -> Lexicon:
-    """The words of a dictionary under the names that `words_of` gives them, marks without words left out.
+    """Return the words of a dictionary under the names that `words_of` gives them, marks without words left out.
 
     Letters with a suffix (`TVs` is said as `t v's`) get what the dictionary has behind the letters before.
     """
@@ -158,6 +158,6 @@ def _last_letter(made: Sequence[str], phones: Pronunciation, dictionary: Lexicon
 
 
 def table() -> str:
-    """The rules as the rows of a Markdown table, for the documentation."""
+    """Return the rules as the rows of a Markdown table, for the documentation."""
     rows = [(rule.example[0], rule.example[1] or "(nothing)", rule.reason) for rule in RULES]
     return "\n".join(f"| `{before}` | {after} | {reason} |" for before, after, reason in rows)

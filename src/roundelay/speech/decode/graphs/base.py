@@ -29,31 +29,32 @@ class Columns(ABC):
 
     @abstractmethod
     def identity(self) -> tuple[list[Any], bytes]:
-        """Values for JSON, and bytes: equal for columns that make equal graphs only."""
+        """Return values for JSON, and bytes: equal for columns that make equal graphs only."""
 
     @abstractmethod
     def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
-        """The graph of these words and this language model.
+        """Return the graph of these words and this language model.
 
         Raises:
             UserError: lexicon, language model and columns do not fit together.
         """
 
     def read_off(self, scores: Float32) -> tuple[str, ...] | None:
-        """Units that log-likelihoods (T, S) say without lexicon and language model; None where columns are no units."""
+        """Return units that log-likelihoods (T, S) say without lexicon and language model; None where columns are no
+        units."""
         del scores
         return None
 
     def searched(self, scores: Float32) -> Float32:
-        """Log-likelihoods (T, S) as a search is given them, before they are scaled."""
+        """Return log-likelihoods (T, S) as a search is given them, before they are scaled."""
         return scores
 
     def told(self) -> dict[str, Any]:
-        """Settings of `searched`, for decode.json."""
+        """Return settings of `searched`, for decode.json."""
         return {}
 
     def spelled(self, words: Iterable[str]) -> Lexicon | None:
-        """Pronunciations that follow from how words are written; None where dictionaries have them."""
+        """Return pronunciations that follow from how words are written; None where dictionaries have them."""
         del words
         return None
 
@@ -69,7 +70,7 @@ class GraphKind(ABC):
 
     @abstractmethod
     def columns(self, tying: Tying) -> Columns:
-        """The columns, for an alignment with these tied states.
+        """Return the columns, for an alignment with these tied states.
 
         Raises:
             UserError: a file that the section names cannot be used.

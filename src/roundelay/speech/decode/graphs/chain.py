@@ -37,7 +37,7 @@ class ChainGraph(GraphKind):
         )
 
     def columns_of(self, units: UnitSet, silence: str) -> "StatesOfPhones":
-        """The columns of a model with these units."""
+        """Return the columns of a model with these units."""
         del silence
         return StatesOfPhones(units)
 
@@ -91,8 +91,8 @@ def build_chain_graph(lexicon: Lexicon, model: Arpa, units: UnitSet, config: Gra
 
 
 def state_transducer(units: UnitSet, symbols: Symbols) -> Fst:
-    """T: input label = column + 1, output label the phone's id in `symbols`; disambiguation symbols pass through, as
-    labels behind those of the columns."""
+    """Build T: input label = column + 1, output label the phone's id in `symbols`; disambiguation symbols pass through,
+    as labels behind those of the columns."""
     assert units.hmm is not None
     emitted, phones, ids = units.hmm.emitted(units.names), units.hmm.phones(units.names), symbols.phone_ids
     numbers: dict[tuple[str, int], int] = {("", -1): 0}  # of (phone, its first column)

@@ -68,7 +68,7 @@ class CtcGraph(GraphKind):
         return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
 
     def columns_of(self, units: UnitSet, silence: str) -> "UnitsAndBlank":
-        """The columns of a model with these units, unless a file says otherwise."""
+        """Return the columns of a model with these units, unless a file says otherwise."""
         if self.units is not None:
             names = read_units(self.units)
             return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
@@ -119,7 +119,7 @@ class UnitsAndBlank(Columns):
         return {"blank_cost": self.blank_cost}
 
     def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
-        """The words that units spell; None where they spell none."""
+        """Return the words that units spell; None where they spell none."""
         if self.pieces is not None:
             return self.pieces.words(units) if self.pieces.spelled else None
         if not self.by_characters or self.boundary is None:
@@ -133,7 +133,8 @@ class UnitsAndBlank(Columns):
 
 
 def read_units(path: Path) -> tuple[str, ...]:
-    """The names of columns in a file, one a line; a number behind a name must be that of its column, counted from 0.
+    """Return the names of columns in a file, one a line; a number behind a name must be that of its column, counted
+    from 0.
 
     Raises:
         UserError: no such file, no units in it, or a line that is something else; names the line.
@@ -154,7 +155,8 @@ def read_units(path: Path) -> tuple[str, ...]:
 
 
 def character_lexicon(words: Iterable[str], boundary: str | None = None) -> Lexicon:
-    """Every word is said as it is spelled, with the unit `boundary` behind it if the model has one."""
+    """Return a lexicon in which every word is said as it is spelled, with the unit `boundary` behind it if the model
+    has one."""
     end = () if boundary is None else (boundary,)
     return Lexicon({word: ((*word, *end),) for word in words})
 
@@ -200,8 +202,8 @@ def build_ctc_graph(
 
 
 def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fst:
-    """T: input label = column + 1, output label the unit's id in `symbols`; disambiguation symbols pass through, as
-    labels behind those of the columns."""
+    """Build T: input label = column + 1, output label the unit's id in `symbols`; disambiguation symbols pass through,
+    as labels behind those of the columns."""
     ids, label = symbols.phone_ids, {name: i for i, name in enumerate(columns, 1)}
     units = [name for name in columns if name != blank]
     state = {unit: i for i, unit in enumerate(units, 1)}  # that unit was read last; 0: a blank, or nothing yet
@@ -220,7 +222,7 @@ def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fs
 
 
 def greedy_units(scores: npt.NDArray[np.float32], columns: Sequence[str], blank: str = BLANK) -> tuple[str, ...]:
-    """The units of the best column of each frame: what a model says without lexicon and language model.
+    """Return the units of the best column of each frame: what a model says without lexicon and language model.
 
     Args:
         scores: (T, U + 1) log-probabilities.

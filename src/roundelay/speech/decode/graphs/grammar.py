@@ -17,7 +17,7 @@ from roundelay.speech.search.fst import ARC, Arcs
 
 
 def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
-    """G as arrays.
+    """Return G as arrays.
 
     Args:
         word_label: (V,) the label of each word of the model; 0 for words that cannot be recognised, whose arcs are left
@@ -52,7 +52,8 @@ def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
 
 
 def _nearest_state(is_state: npt.NDArray[np.bool_], shorter: Ints, cost: Floats) -> tuple[Ints, Floats]:
-    """For each node, the first state on its way of giving up words, itself included, and what the way there costs."""
+    """Return for each node, the first state on its way of giving up words, itself included, and what the way there
+    costs."""
     settled, paid = np.arange(len(shorter)), np.zeros(len(shorter))
     while len(todo := np.flatnonzero(~is_state[settled])):
         paid[todo] += cost[settled[todo]]

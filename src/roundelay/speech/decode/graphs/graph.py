@@ -75,7 +75,7 @@ class Graph:
     info: Mapping[str, Any]
 
     def with_word_cost(self, cost: float) -> "Graph":
-        """The same graph with another cost of a word (nats); this one if it has that cost."""
+        """Return the same graph with another cost of a word (nats); this one if it has that cost."""
         change = cost - float(self.info["word_cost"])
         if not change:
             return self
@@ -86,7 +86,7 @@ class Graph:
 def lexicon_and_grammar(
     lexicon: Lexicon, model: Arpa, phones: Sequence[str], config: GraphConfig, *, silence: bool = True
 ) -> tuple[Symbols, Fst]:
-    """L o G, determinized and merged, sorted by input label."""
+    """Build L o G, determinized and merged, sorted by input label."""
     symbols, lexicon_fst = lexicon_transducer(lexicon, phones, config.silence_probability if silence else None)
     ids = symbols.word_ids
     labels = np.array([ids[word] if word in lexicon else 0 for word in model.words])
@@ -109,7 +109,7 @@ def finished(
     lexicon: Lexicon,
     info: Mapping[str, Any],
 ) -> Graph:
-    """The graph of these arcs, with the costs of words, and what graph.json says of it."""
+    """Return the graph of these arcs, with the costs of words, and what graph.json says of it."""
     arcs = add_output_cost(arcs, config.word_cost)
     info = {
         "version": GRAPH_VERSION,
@@ -171,7 +171,7 @@ def load_graph(folder: Path) -> Graph:
 
 
 def load_words(folder: Path) -> tuple[str, ...]:
-    """Symbols by word id of the graph in a folder.
+    """Return symbols by word id of the graph in a folder.
 
     Raises:
         UserError: there is none, or it is no text.

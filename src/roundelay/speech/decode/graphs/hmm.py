@@ -96,7 +96,7 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
 
 
 def graph_of_states(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig) -> GraphOfStates:
-    """The graph of `build_graph` before its labels become pdfs, and without costs of words.
+    """Return the graph of `build_graph` before its labels become pdfs, and without costs of words.
 
     Raises:
         UserError: as `build_graph`.

@@ -102,7 +102,7 @@ class GraphJob:
     columns: Columns
 
     def digest(self) -> str:
-        """Equal for equal graphs only.
+        """Return a text that is equal for equal graphs only.
 
         Raises:
             UserError: a file is missing.
@@ -125,7 +125,7 @@ class GraphJob:
 
 
 def _expected_reading(options: LanguageOptions) -> str:
-    """Size, memory and time of reading `decode.arpa`, for people; empty where there is nothing large to be read.
+    """Return size, memory and time of reading `decode.arpa`, for people; empty where there is nothing large to be read.
 
     Raises:
         UserError: too little memory to read it.
@@ -141,7 +141,7 @@ def _expected_reading(options: LanguageOptions) -> str:
 
 
 def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None = None) -> tuple[Path, bool]:
-    """The folder of the graph under `graphs`, and whether it had to be made.
+    """Return the folder of the graph under `graphs`, and whether it had to be made.
 
     Args:
         say: told what a large model will take, before it is read.
@@ -213,7 +213,8 @@ def write_graph(
 
 
 def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
-    """The words that can be recognised and their pronunciations; a model that guesses these is kept in `graphs`."""
+    """Return the words that can be recognised and their pronunciations; a model that guesses these is kept in
+    `graphs`."""
     options, columns = job.options, job.columns
     if options.vocabulary is None and options.dictionary is None:
         lexicon = columns.spelled(job.lexicon.words) or job.lexicon
@@ -233,7 +234,7 @@ def language_lexicon(job: GraphJob, graphs: Path) -> VocabularyLexicon:
 
 
 def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation | None]:
-    """Pronunciations by spelling, learned from a dictionary."""
+    """Return pronunciations by spelling, learned from a dictionary."""
     model = g2p_of(dictionary, cache)
 
     def guess(word: str) -> Pronunciation | None:
@@ -244,7 +245,8 @@ def _guesser(dictionary: Lexicon, cache: Path) -> Callable[[str], Pronunciation 
 
 
 def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
-    """The given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; what was left out."""
+    """Return the given ARPA model cut to the lexicon and pruned, or an n-gram of text and transcripts; what was left
+    out."""
     if job.options.arpa is not None:
         found = restrict(read_arpa(job.options.arpa), lexicon.words)
         model, threshold = found.model, job.options.estimator.prune
@@ -253,7 +255,7 @@ def language_model(job: GraphJob, lexicon: Lexicon) -> tuple[Arpa, str]:
 
 
 def _unheard(job: GraphJob, lexicon: Lexicon) -> str:
-    """A remark on a dictionary of which the sentences have next to nothing; empty if they have enough."""
+    """Return a remark on a dictionary of which the sentences have next to nothing; empty if they have enough."""
     if job.options.text:
         return ""
     heard = {word for text in job.transcripts for word in text.split() if word in lexicon}
@@ -274,8 +276,8 @@ def _sentences(job: GraphJob) -> Iterator[list[str]]:
 
 
 def find_or_make_second(job: GraphJob, folder: Path, how: Estimator) -> tuple[Path, bool]:
-    """A second language model, of the words of the graph in `folder` and of the texts that it was made of; and whether
-    it had to be made. It lies beside the graph, not packed, as KenLM reads it fastest.
+    """Return a second language model, of the words of the graph in `folder` and of the texts that it was made of; and
+    whether it had to be made. It lies beside the graph, not packed, as KenLM reads it fastest.
 
     Raises:
         UserError: texts cannot be read.
@@ -296,7 +298,8 @@ def _make_second(what: tuple[GraphJob, Path, Estimator]) -> None:
 
 
 def peak_bytes() -> int:
-    """The most memory this process has held at once (getrusage would count that of the process that started it)."""
+    """Return the most memory this process has held at once (getrusage would count that of the process that started
+    it)."""
     for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024

@@ -37,8 +37,8 @@ class Symbols:
 def lexicon_transducer(
     lexicon: Lexicon, phones: Sequence[str], silence_probability: float | None
 ) -> tuple[Symbols, Fst]:
-    """L: phones to words. The only costs are those of silence or its absence at the start and after each word; None
-    for no silences at all.
+    """Build L: phones to words. The only costs are those of silence or its absence at the start and after each word;
+    None for no silences at all.
 
     Args:
         phones: in the order of their ids, from 1; those of the lexicon and maybe more.
@@ -94,7 +94,7 @@ def lexicon_transducer(
 
 
 def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> tuple[Arcs, list[PhoneState], int]:
-    """H o CLG, written down directly: every phone in context becomes its states, one label each, without loops.
+    """Build H o CLG, written down directly: every phone in context becomes its states, one label each, without loops.
 
     H says the first state when it reads the phone, so words and costs stay where they are, on the first arc. States
     that are followed by the same labels on the way to the same place are one: all that composition would give, and
@@ -142,8 +142,8 @@ def expand_states(clg: Arcs, windows: Sequence[Sequence[int]], tying: Tying) -> 
 def _window_labels(
     windows: Sequence[Sequence[int]], tying: Tying
 ) -> tuple[list[PhoneState], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """One label, from 1, for each different (phone, state, pdf); for each window the labels of its states, (windows,
-    W), 0 where it has no more; and which windows are disambiguation symbols."""
+    """Return one label, from 1, for each different (phone, state, pdf); for each window the labels of its states,
+    (windows, W), 0 where it has no more; and which windows are disambiguation symbols."""
     is_mark = np.array([len(window) == 1 and window[0] <= 0 for window in windows])
     is_mark[0] = False
     spoken = np.flatnonzero(~is_mark[1:]) + 1

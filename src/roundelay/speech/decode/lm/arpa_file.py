@@ -29,7 +29,7 @@ LONGEST_LINE = 1 << 24
 
 
 def arpa_lines(model: Arpa) -> Iterator[str]:
-    """The lines of the file, without line ends."""
+    """Yield the lines of the file, without line ends."""
     yield "\\data\\"
     yield from (f"ngram {n}={count}" for n, count in enumerate(model.counts, 1))
     for n, (level, ids) in enumerate(zip(model.levels(), model.spelled(), strict=True), 1):
@@ -45,7 +45,7 @@ def arpa_lines(model: Arpa) -> Iterator[str]:
 
 
 def to_text(model: Arpa) -> str:
-    """The ARPA file."""
+    """Return the ARPA file."""
     return "".join(f"{line}\n" for line in arpa_lines(model))
 
 
@@ -66,7 +66,7 @@ def _blocks(lines: Iterator[str], size: int = 4096) -> Iterator[list[str]]:
 
 @contextmanager
 def open_text(path: Path, missing: str) -> Iterator[Iterator[str]]:
-    """The lines of UTF-8 text, plain or gzipped, without a byte order mark.
+    """Open the lines of UTF-8 text, plain or gzipped, without a byte order mark.
 
     Raises:
         UserError: no such file (`missing` says what to do), not text, a line of more than LONGEST_LINE characters, a
@@ -88,7 +88,7 @@ def open_text(path: Path, missing: str) -> Iterator[Iterator[str]]:
 
 
 def _lines(path: Path, text: IO[str]) -> Iterator[str]:
-    """Line by line; a file of one endless line, which may be small when packed, is not read into memory."""
+    """Yield line by line; a file of one endless line, which may be small when packed, is not read into memory."""
     number = 0
     while line := text.readline(LONGEST_LINE + 1):
         number += 1
@@ -163,7 +163,7 @@ class _Reader:
         return declared, line
 
     def _section(self, n: int, order: int) -> tuple[tuple[Ints, Floats, Floats], str]:
-        """The n-grams of one order, and the line behind them."""
+        """Return the n-grams of one order, and the line behind them."""
         ids, places = array("q"), array("q")
         logs, weights = array("d"), array("d")
         lengths = (n + 1, n + 2) if n < order else (n + 1,)

@@ -90,7 +90,7 @@ class Estimator:
             raise UserError(f"Pruning threshold {self.prune} is not between 0 and 1; 1e-9 to 1e-6 is usual.")
 
     def cutoff(self, order: int) -> int:
-        """Number of times an n-gram of this order must occur."""
+        """Return the number of times an n-gram of this order must occur."""
         return self.cutoffs[min(order, len(self.cutoffs)) - 1] if self.cutoffs and order > 1 else 1
 
 
@@ -119,7 +119,7 @@ def estimate(
     discount: float = 0.75,
     **options: object,
 ) -> Arpa:
-    """A model of `sentences` by `Estimator(order, discount=discount, **options)`; see `estimate_with`."""
+    """Return a model of `sentences` by `Estimator(order, discount=discount, **options)`; see `estimate_with`."""
     return estimate_with(Estimator(order, discount=discount, **options), sentences, vocabulary)  # type: ignore[arg-type]
 
 
@@ -174,7 +174,7 @@ def count(sentences: Iterable[Sequence[str]], words: Sequence[str], order: int) 
 
 
 def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Ints]:
-    """The a of each n-gram, by order.
+    """Return the a of each n-gram, by order.
 
     n-grams whose left neighbours are all outside the vocabulary count as seen after one word.
     """
@@ -188,7 +188,7 @@ def adjusted_counts(levels: Sequence[Counted], method: Method) -> list[Ints]:
 
 
 def discounts(adjusted: Ints) -> tuple[float, float, float]:
-    """D1, D2, D3 of modified Kneser-Ney from the a of all n-grams of an order."""
+    """Return D1, D2, D3 of modified Kneser-Ney from the a of all n-grams of an order."""
     n1, n2, n3, n4 = (int((adjusted == k).sum()) for k in (1, 2, 3, 4))
     if not (n1 and n2 and n3):
         return FALLBACK
@@ -235,7 +235,7 @@ def _model(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], be
 
 
 def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
-    """(N + 1,) how often each node occurs in the text, as a share of its words."""
+    """Return (N + 1,) how often each node occurs in the text, as a share of its words."""
     found: list[Floats] = [np.array([levels[0].count.sum()], float)]
     node = np.array([ROOT])
     for level, span in zip(levels, model.levels(), strict=True):
@@ -249,8 +249,8 @@ def _history_share(model: Arpa, levels: Sequence[Counted]) -> Floats:
 
 
 def share_of_histories(model: Arpa) -> Floats:
-    """(N + 1,) probability of each node as a history, as the model itself has it: the product of the probabilities of
-    its words (Stolcke 1998). A sentence begins as often as it ends."""
+    """Return (N + 1,) probability of each node as a history, as the model itself has it: the product of the
+    probabilities of its words (Stolcke 1998). A sentence begins as often as it ends."""
     share = np.concatenate([[1.0], np.where(model.log10 > NEVER, 10.0**model.log10, 0.0)])
     begin, end = (model.node([mark]) for mark in (BEGIN, END))
     share[begin] = share[end]
@@ -286,7 +286,7 @@ def prune(model: Arpa, threshold: float, share: Floats) -> Arpa:
 
 
 def _without(model: Arpa, keep: npt.NDArray[np.bool_]) -> Arpa:
-    """The model with the nodes in the mask (N + 1,) only; weights of histories set so that they sum to one."""
+    """Return the model with the nodes in the mask (N + 1,) only; weights of histories set so that they sum to one."""
     kept, number = np.flatnonzero(keep)[1:], np.cumsum(keep) - 1
     counts = [int(keep[level].sum()) for level in model.levels()]
     while not counts[-1]:

@@ -61,12 +61,12 @@ class KenlmScorer(Scorer):
 
 
 def with_kenlm() -> bool:
-    """True if KenLM is installed."""
+    """Return True if KenLM is installed."""
     return find_spec("kenlm") is not None
 
 
 def is_binary(path: Path) -> bool:
-    """True if the file is a binary file of KenLM's.
+    """Return True if the file is a binary file of KenLM's.
 
     Raises:
         UserError: no such file.
@@ -79,7 +79,7 @@ def is_binary(path: Path) -> bool:
 
 
 def expected(path: Path) -> str:
-    """Size, memory and time of loading a model, for people, after a check that it can be loaded.
+    """Return the size, memory and time of loading a model, for people, after a check that it can be loaded.
 
     Raises:
         UserError: not a language model; KenLM is needed for it and is not installed; too little memory.
@@ -133,7 +133,7 @@ def load_model(path: Path) -> Scorer:
 
 @contextmanager
 def _plain(path: Path) -> Iterator[str]:
-    """The name of a file, or of a pipe with its contents unpacked: not every build of KenLM can unpack.
+    """Provide the name of a file, or of a pipe with its contents unpacked: not every build of KenLM can unpack.
 
     Raises:
         UserError: a damaged gzip file.

@@ -90,12 +90,12 @@ class Arpa:
         return np.concatenate([[0.0], self.backoff])
 
     def levels(self) -> list[slice]:
-        """The nodes of each order."""
+        """Return the nodes of each order."""
         ends = np.cumsum([1, *self.counts])
         return [slice(a, b) for a, b in pairwise(ends.tolist())]
 
     def child(self, node: Ints, word: Ints) -> Ints:
-        """The node one word on, ABSENT where there is none; arrays of any one shape."""
+        """Return the node one word on, ABSENT where there is none; arrays of any one shape."""
         if not len(self.key):
             return np.full(np.shape(node), ABSENT)
         key = node * len(self.words) + word
@@ -103,7 +103,7 @@ class Arpa:
         return np.where((self.key[place] == key) & (node != ABSENT) & (word != ABSENT), place + 1, ABSENT)
 
     def longest(self, history: Ints, word: Ints, shorter: Ints) -> Ints:
-        """The node of the longest suffix of (history, word) that is one; the root when not even the word is."""
+        """Return the node of the longest suffix of (history, word) that is one; the root when not even the word is."""
         found, history = self.child(history, word), history.copy()
         while len(todo := np.flatnonzero((found == ABSENT) & (history != ROOT))):
             history[todo] = shorter[history[todo]]
@@ -111,7 +111,7 @@ class Arpa:
         return np.where(found == ABSENT, ROOT, found)
 
     def conditional(self, history: Ints, word: Ints) -> Floats:
-        """log10 P(word | history node) by back-off; -inf for a word that is no 1-gram."""
+        """Return log10 P(word | history node) by back-off; -inf for a word that is no 1-gram."""
         paid, history = np.zeros(len(history)), history.copy()
         found = self.child(history, word)
         weight = self.weight
@@ -122,21 +122,21 @@ class Arpa:
         return np.where(found == ABSENT, -np.inf, paid + np.concatenate([[0.0], self.log10])[found])
 
     def node(self, words: Sequence[str]) -> int:
-        """The node of these words, ABSENT if there is none."""
+        """Return the node of these words, ABSENT if there is none."""
         node = np.array([ROOT])
         for word in words:
             node = self.child(node, np.array([self.word_ids.get(word, ABSENT)]))
         return int(node[0])
 
     def log10_probability(self, word: str, history: Sequence[str]) -> float:
-        """log10 P(word | history) by back-off; -inf for a word outside the vocabulary."""
+        """Return log10 P(word | history) by back-off; -inf for a word outside the vocabulary."""
         context = list(history)[max(0, len(history) - self.order + 1) :]
         while context and self.node(context) == ABSENT:
             context = context[1:]
         return float(self.conditional(np.array([self.node(context)]), np.array([self.word_ids.get(word, ABSENT)]))[0])
 
     def perplexity(self, sentences: Iterable[Sequence[str]]) -> float:
-        """Perplexity per word, sentence ends predicted as well; words outside the vocabulary are left out."""
+        """Return perplexity per word, sentence ends predicted as well; words outside the vocabulary are left out."""
         ids: list[int] = []
         for sentence in sentences:  # ABSENT in front of each: no history reaches beyond it
             ids += [ABSENT, *(self.word_ids.get(word, ABSENT) for word in (BEGIN, *sentence, END))]
@@ -150,7 +150,7 @@ class Arpa:
         return float(10.0 ** -log.mean()) if len(log) else math.nan
 
     def spelled(self) -> list[Ints]:
-        """Word ids of all n-grams, an (n-grams, n) array for each order."""
+        """Return word ids of all n-grams, an (n-grams, n) array for each order."""
         parent, last, first = self.parent, self.last, 0
         result: list[Ints] = []
         for level in self.levels():
@@ -176,7 +176,7 @@ class Arpa:
 def build(
     words: Sequence[str], levels: Sequence[tuple[Ints, Floats, Floats]], orphans: int = 0
 ) -> tuple[Arpa, list[Ints]]:
-    """A model from n-grams as word ids.
+    """Return a model from n-grams as word ids.
 
     Args:
         words: by id.
@@ -222,7 +222,7 @@ class Restricted:
         return self.model.orphans
 
     def describe(self, shown: int = 10) -> str:
-        """Text for people; empty when nothing was left out."""
+        """Return text for people; empty when nothing was left out."""
         parts = []
         if self.missing:
             more = f" and {len(self.missing) - shown} more" if len(self.missing) > shown else ""

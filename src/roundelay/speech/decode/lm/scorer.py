@@ -32,18 +32,18 @@ class Scorer(ABC):
 
     @abstractmethod
     def knows(self, word: str) -> bool:
-        """True if the model can predict the word; an unknown-word token is no word."""
+        """Return True if the model can predict the word; an unknown-word token is no word."""
 
     @abstractmethod
     def word(self, state: Hashable, word: str) -> tuple[float, Hashable]:
-        """Cost of a word that the model knows, in nats, and the state behind it."""
+        """Return the cost of a word that the model knows, in nats, and the state behind it."""
 
     @abstractmethod
     def end(self, state: Hashable) -> float:
-        """Cost of ending the sentence here, in nats; inf: impossible."""
+        """Return the cost of ending the sentence here, in nats; inf: impossible."""
 
     def sentence(self, words: tuple[str, ...]) -> float:
-        """Cost of a whole sentence in nats, its end included; inf with a word that the model does not know."""
+        """Return cost of a whole sentence in nats, its end included; inf with a word that the model does not know."""
         total, state = 0.0, self.start
         for word in words:
             if not self.knows(word):
@@ -64,7 +64,7 @@ class _Nodes:
         self.known = {word for word in model.vocabulary if model.log10[self.ids[word]] > NEVER}
 
     def child(self, node: int, word: int) -> int:
-        """The node one word on; the root, which is nobody's child, where there is none."""
+        """Return the node one word on; the root, which is no child, where there is none."""
         key = node * self.size + word
         place = int(self.key.searchsorted(key))
         return place + 1 if place < len(self.key) and int(self.key[place]) == key else ROOT
@@ -74,7 +74,7 @@ class _Nodes:
         return NATS * log10 if log10 > NEVER else math.inf
 
     def give_up(self, node: int) -> tuple[float, int]:
-        """Cost of giving up the oldest word of a history, and the node of the rest."""
+        """Return the cost of giving up the oldest word of a history, and the node of the rest."""
         return NATS * float(self.weight[node]), int(self.shorter[node])
 
 
@@ -141,7 +141,8 @@ class PathScorer(Scorer):
         return best
 
     def _histories(self, state: Hashable) -> list[tuple[int, float]]:
-        """Every history that can be reached by giving up words, and the least that this costs, the longest first."""
+        """Return every history that can be reached by giving up words, and the least that this costs, the longest
+        first."""
         assert isinstance(state, tuple)
         cost = dict(state)
         node, paid = next(iter(state))
@@ -153,7 +154,7 @@ class PathScorer(Scorer):
         return found
 
     def _needed(self, reached: list[tuple[int, float]], best: float) -> _Paths:
-        """The histories (each a suffix of the one before) that are cheaper to be in than to come down to."""
+        """Return the histories (each a suffix of the one before) that are cheaper to be in than to come down to."""
         kept = [(reached[0][0], round(reached[0][1] - best, _DIGITS))]
         node, paid = reached[0]
         cheaper = dict(reached[1:])

@@ -2,7 +2,7 @@ r"""Number of n-grams that a language model declares, and what it takes to work 
 
 Only the head of the file is read: the lines `ngram N=COUNT` of an ARPA file, plain or gzipped.
 
-The bytes of an n-gram were measured (docs/decoding.md says where); they are for being warned in time, not for filling
+The bytes of an n-gram were measured (docs/log.md); they are for being warned in time, not for filling
 memory to the last byte.
 """
 
@@ -14,20 +14,21 @@ from roundelay.core.memory import available_bytes
 from roundelay.speech.decode.lm.arpa_file import open_text
 
 GRAPH_BYTES = 2000
-"""Of a static decoding graph while it is made, for each n-gram of its grammar."""
+"""Bytes of a static decoding graph while it is made, for each n-gram of its grammar."""
 READING_BYTES = 150
-"""Of our own reader of ARPA files while it reads, for each n-gram."""
+"""Bytes of our own reader of ARPA files while it reads, for each n-gram."""
 READING_SECONDS = 3e-6
-"""Of our own reader, for each n-gram."""
+"""Seconds of our own reader, for each n-gram."""
 TABLE_BYTES = 26
-"""Of KenLM's hash table, for each n-gram."""
+"""Bytes of KenLM's hash table, for each n-gram."""
 TABLE_SECONDS = 1.5e-6
-"""Of filling this table, for each n-gram; a gzipped file takes about half as long again."""
+"""Seconds of filling this table, for each n-gram; a gzipped file takes about half as long again."""
 _HEAD = 1000  # lines in which a file's counts must be
 
 
 def declared_counts(path: Path) -> tuple[int, ...]:
-    r"""Number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such head.
+    r"""Return the number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such
+    head.
 
     Raises:
         UserError: no such file, damaged.
@@ -43,7 +44,7 @@ def declared_counts(path: Path) -> tuple[int, ...]:
 
 
 def gigabytes(size: float) -> str:
-    """A size for people."""
+    """Return a size for people."""
     return f"{size / 1e9:.1f} GB"
 
 

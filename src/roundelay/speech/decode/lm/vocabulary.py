@@ -27,7 +27,7 @@ class VocabularyLexicon:
     guessed: tuple[str, ...] = ()
 
     def describe(self, shown: int = 10) -> str:
-        """Text for people; empty when every word was found."""
+        """Return text for people; empty when every word was found."""
         parts = []
         for words, what in (
             (self.dropped, "have no pronunciation and cannot be recognised"),
@@ -40,7 +40,7 @@ class VocabularyLexicon:
 
 
 def read_sentences(path: Path) -> Iterator[list[str]]:
-    """The lines of a text, plain or gzipped, as words; empty lines are left out.
+    """Yield the lines of a text, plain or gzipped, as words; empty lines are left out.
 
     Raises:
         UserError: no such file, not UTF-8 text, damaged.
@@ -52,8 +52,8 @@ def read_sentences(path: Path) -> Iterator[list[str]]:
 
 
 def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
-    """A pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the case of
-    the corpus's words, where they have one.
+    """Return a pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the
+    case of the corpus's words, where they have one.
 
     Raises:
         UserError: as `read_lexicon`.
@@ -62,8 +62,8 @@ def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
 
 
 def joined(sentences: Iterable[Sentence], least: int) -> Iterator[list[str]]:
-    """Consecutive sentences run together until a line has at least `least` words: for texts cut into clauses, where
-    utterances go across their ends. 0 leaves them as they are."""
+    """Yield consecutive sentences run together until a line has at least `least` words: for texts cut into clauses,
+    where utterances go across their ends. 0 leaves them as they are."""
     line: list[str] = []
     for sentence in sentences:
         line.extend(sentence)
@@ -75,14 +75,14 @@ def joined(sentences: Iterable[Sentence], least: int) -> Iterator[list[str]]:
 
 
 def most_frequent(counts: Mapping[str, int], size: int, always: Iterable[str] = ()) -> list[str]:
-    """The `size` most frequent words, the most frequent first and ties in alphabetical order; then those of `always`
-    that are not among them, in alphabetical order."""
+    """Return the `size` most frequent words, the most frequent first and ties in alphabetical order; then those of
+    `always` that are not among them, in alphabetical order."""
     ranked = sorted((word for word in counts if word not in RESERVED), key=lambda word: (-counts[word], word))[:size]
     return [*ranked, *sorted(set(always) - {*ranked, *RESERVED})]
 
 
 def count_words(sentences: Iterable[Sentence]) -> Counter[str]:
-    """Number of occurrences of each word."""
+    """Return the number of occurrences of each word."""
     counts: Counter[str] = Counter()
     for sentence in sentences:
         counts.update(sentence)
@@ -95,7 +95,7 @@ def pronounced(
     phones: Sequence[str],
     guess: Callable[[str], Pronunciation | None] | None = None,
 ) -> VocabularyLexicon:
-    """The lexicon of a vocabulary.
+    """Return the lexicon of a vocabulary.
 
     Args:
         words: the most frequent first.

@@ -32,7 +32,7 @@ Ints = npt.NDArray[np.integer]
 
 
 def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Iterator[tuple[Utterance, slice]]:
-    """The aligned utterances and their frames.
+    """Yield the aligned utterances and their frames.
 
     Raises:
         UserError: the alignment is of another corpus.
@@ -111,15 +111,15 @@ def export_textgrids(corpus: Corpus, store: FeatureStore, alignment: Alignment, 
 
 
 def phone_bounds(phones: Ints, states: Ints) -> npt.NDArray[np.int64]:
-    """First frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
+    """Return first frames of the phones of an utterance, and its end: a phone begins where it changes or its state goes
     back."""
     begins = np.flatnonzero((phones[1:] != phones[:-1]) | (states[1:] < states[:-1])) + 1
     return np.concatenate([[0], begins, [len(phones)]]).astype(np.int64)
 
 
 def word_spans(words: Sequence[str], lexicon: Lexicon, phones: Sequence[int]) -> list[tuple[int, int, str]] | None:
-    """(first phone, phone behind the last, word or "" for silence) of a sequence of phones; None where they are not a
-    pronunciation of the words."""
+    """Return (first phone, phone behind the last, word or "" for silence) of a sequence of phones; None where they are
+    not a pronunciation of the words."""
 
     # Forwards, the places that words so far may end at, with the way there; a silence may stand before any word.
     ends: dict[int, tuple[tuple[int, int, str], ...]] = {0: ()}

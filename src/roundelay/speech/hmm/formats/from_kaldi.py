@@ -42,7 +42,7 @@ class KaldiAlignment:
     phones: Path | None = None
 
     def file(self, given: Path | None, name: str, option: str) -> Path:
-        """The file given, or the one of that name in the first folder.
+        """Return the file given, or the one of that name in the first folder.
 
         Raises:
             UserError: there is none.
@@ -53,7 +53,7 @@ class KaldiAlignment:
         return found
 
     def archives(self) -> list[Path]:
-        """The files that hold the labels.
+        """Return the files that hold the labels.
 
         Raises:
             UserError: a folder has none.
@@ -138,7 +138,7 @@ class _TransitionIds:
             self._pdf = np.array([imported.pdfs.get(pdf, -1) for _, _, pdf, _ in tuples], np.int32)
 
     def read(self, ids: npt.NDArray[np.int32]) -> Foreign | str:
-        """Phones, states and pdfs of the frames, or the reason why they cannot be read."""
+        """Return phones, states and pdfs of the frames, or the reason why they cannot be read."""
         if not len(ids):
             return "no frames in the alignment"
         if (outside := (ids < 1) | (ids >= len(self._of))).any():

@@ -60,14 +60,15 @@ def import_textgrids(
 
 
 def phone_tier(grid: TextGrid, speaker: str) -> Tier | None:
-    """The tier of the phones: `phones`, or that of the speaker (`SPEAKER - phones`) where there are several."""
+    """Return the tier of the phones: `phones`, or that of the speaker (`SPEAKER - phones`) where there are several."""
     own = [tier for tier in grid.tiers if tier.name.lower() == "phones" or tier.name.lower().endswith("- phones")]
     named = [tier for tier in own if tier.name.lower() == f"{speaker} - phones".lower()]
     return named[0] if named else own[0] if len(own) == 1 else None
 
 
 def phone_id(label: str, lexicon: Lexicon) -> int | None:
-    """The id of a phone by its name: as it is, without its position in the word, without its stress; None: unknown."""
+    """Return the id of a phone by its name: as it is, without its position in the word, without its stress; None:
+    unknown."""
     if label.lower() in _SILENCES:
         return SILENCE
     names = [label]
@@ -106,7 +107,8 @@ def _from_grid(
 
 
 def at_least(bounds: Sequence[int], least: int) -> list[int] | None:
-    """Ends of intervals moved as little as needed for each to have `least` frames; None: there are not enough."""
+    """Return ends of intervals moved as little as needed for each to have `least` frames; None: there are not
+    enough."""
     total = bounds[-1]
     if total < least * len(bounds):
         return None
@@ -120,7 +122,7 @@ def at_least(bounds: Sequence[int], least: int) -> list[int] | None:
 
 
 def _with_states(phones: Sequence[int], sizes: npt.NDArray[np.int64], shares: Sequence[float]) -> Foreign:
-    """Each phone cut into its states by their shares, each of at least a frame."""
+    """Return each phone cut into its states by their shares, each of at least a frame."""
     upto = np.cumsum(shares) / sum(shares)
     states = []
     for size in sizes.tolist():

@@ -122,7 +122,7 @@ def write_import(
 
 
 def _task(corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> Task:
-    """All utterances: what others have aligned need not fit the lexicon's words."""
+    """Return all utterances: what others have aligned need not fit the lexicon's words."""
     plain = {key: list(value) if isinstance(value, tuple) else value for key, value in config.items()}
     task = Task.of(corpus, store, made_by, plain)
     spoken = {u.id: Spoken(u.id, tuple(u.words), *store.span(u.id)) for u in corpus.utterances}
@@ -130,7 +130,7 @@ def _task(corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str
 
 
 def _fit(found: Foreign, frames: int, tolerance: int) -> Foreign | str:
-    """Labels for just as many frames as there are."""
+    """Return labels for just as many frames as there are."""
     own = len(found.phones)
     if own == frames:
         return found

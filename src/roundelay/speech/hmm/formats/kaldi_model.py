@@ -247,7 +247,7 @@ def _binary_topology(source: Input) -> dict[int, tuple[HmmState, ...]]:
 
 
 def _check_entry(source: Input, states: Sequence[HmmState]) -> None:
-    """States must lead somewhere that exists, and the last one nowhere."""
+    """Refuse states that lead nowhere or to none that exists, but for the last, which leads nowhere."""
     sound = (
         len(states) > 1
         and not states[-1].transitions

@@ -43,7 +43,7 @@ class ImportedTying:
 
 
 def our_state(state: int, count: int) -> int:
-    """Our state for one of `count`: the first, the last, or in between."""
+    """Return our state for one of `count`: the first, the last, or in between."""
     return 0 if state == 0 else STATES - 1 if state == count - 1 else min(state, STATES - 2)
 
 
@@ -89,7 +89,7 @@ def import_tying(
 def _classes(
     tree: ContextDependency, topology: Mapping[int, Sequence[HmmState]] | None, phone: int, name: str, where: str
 ) -> tuple[tuple[int, ...], ...]:
-    """The classes of each of our three states."""
+    """Return the classes of each of our three states."""
     if topology is None:
         own = list(range(_number_of_classes(tree.to_pdf, tree.centre, phone)))
     elif phone not in topology:
@@ -114,7 +114,7 @@ def _classes(
 
 
 def _number_of_classes(node: EventMap | None, centre: int, phone: int) -> int:
-    """Number of classes of states a tree has for a phone: as many as its tables tell apart."""
+    """Return the number of classes of states a tree has for a phone: as many as its tables tell apart."""
     if isinstance(node, Question):
         if node.key == centre:
             return _number_of_classes(node.yes if phone in node.values else node.no, centre, phone)
@@ -140,7 +140,7 @@ class _Apart:
         self._become: dict[int, int] = {}
 
     def pdf(self, pdf: int) -> int:
-        """The pdf that stands for this one."""
+        """Return the pdf that stands for this one."""
         while pdf in self._become:
             pdf = self._become[pdf]
         return pdf
@@ -150,7 +150,7 @@ class _Apart:
         return bool(self._become)
 
     def merge(self, several: Sequence[_Plain]) -> _Plain:
-        """The answer that stands for several states: the one there is, or one pdf for all."""
+        """Return the answer that stands for several states: the one there is, or one pdf for all."""
         if len(set(several)) == 1:
             return several[0]
         pdfs = []
@@ -166,7 +166,7 @@ class _Apart:
         return min(pdfs)
 
     def specialised(self, phone: int, pdf_class: int) -> _Plain:
-        """The questions that are left for a class of states of a phone."""
+        """Return the questions that are left for a class of states of a phone."""
         return self._special(self._tree.to_pdf, phone, pdf_class)
 
     def _special(self, node: EventMap | None, phone: int, pdf_class: int) -> _Plain:
@@ -197,7 +197,7 @@ class _Apart:
         return yes if yes == no else (side, asked, yes, no)
 
     def _table(self, node: TableMap, side: int, phone: int, pdf_class: int) -> _Plain:
-        """A table by neighbour as a row of questions; neighbours never seen go with the last."""
+        """Return a table by neighbour as a row of questions; neighbours never seen go with the last."""
         answers: dict[_Plain, set[int]] = {}
         for ours, own in enumerate([(0,), *self._phones.members]):
             entries = {
@@ -215,7 +215,7 @@ class _Apart:
         return last
 
     def _asked(self, values: frozenset[int]) -> frozenset[int]:
-        """Our phones for Kaldi's."""
+        """Return our phones for Kaldi's."""
         found = {EDGE} if 0 in values else set()
         for ours, own in enumerate(self._phones.members, 1):
             inside = [k for k in own if k in values]

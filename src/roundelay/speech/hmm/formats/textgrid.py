@@ -104,7 +104,7 @@ class _Values:
         return int(value)
 
     def line(self) -> int:
-        """Line of the value that was read last."""
+        """Return the line of the value that was read last."""
         return self._values[max(0, self._at - 1)][2]
 
 
@@ -166,7 +166,7 @@ def write_textgrid(path: Path, grid: TextGrid) -> None:
 
 
 def textgrid_text(grid: TextGrid) -> str:
-    """The long form, times to the nanosecond."""
+    """Return the long form, times to the nanosecond."""
     lines = ['File type = "ooTextFile"', 'Object class = "TextGrid"', ""]
     lines += [
         f"xmin = {_seconds(grid.start)}",

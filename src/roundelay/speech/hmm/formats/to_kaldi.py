@@ -23,7 +23,7 @@ LOOP, ON = 0.75, 0.25  # probabilities of Kaldi's usual topology, before trainin
 
 
 def export_tree(tree: DecisionTree) -> ContextDependency:
-    """Our tree with our ids: a table of phones, in it tables of states, in them the questions."""
+    """Return our tree with our ids: a table of phones, in it tables of states, in them the questions."""
     centre = min(1, tree.context - 1)
     asked = {LEFT: 0, OWN: centre, RIGHT: 2}
 
@@ -38,7 +38,8 @@ def export_tree(tree: DecisionTree) -> ContextDependency:
 
 
 def export_transition_model(tree: DecisionTree) -> TransitionModel:
-    """The states of every phone from left to right; the triples are all that the tree can give, in Kaldi's order."""
+    """Return the states of every phone from left to right; the triples are all that the tree can give, in Kaldi's
+    order."""
     sizes = [len(roots) for roots in tree.roots]
     entries = {size: _entry(size) for size in set(sizes)}
     table = tree.tying().table
@@ -54,7 +55,7 @@ def export_transition_model(tree: DecisionTree) -> TransitionModel:
 
 
 def _entry(size: int) -> tuple[HmmState, ...]:
-    """The states of a phone of so many: each loops, or goes on to any that may follow it."""
+    """Return the states of a phone of so many: each loops, or goes on to any that may follow it."""
     follow = [[after for before, after in transitions(size) if before == state] or [size] for state in range(size)]
     ways = [((state, LOOP), *((after, ON / len(on)) for after in on)) for state, on in enumerate(follow)]
     return (*(HmmState(state, state, way) for state, way in enumerate(ways)), HmmState(-1, -1, ()))
@@ -66,9 +67,9 @@ def transition_ids(
     states: npt.NDArray[np.int8],
     pdfs: npt.NDArray[np.int32],
 ) -> npt.NDArray[np.int32]:
-    """(T,) the transition-ids of an utterance's frames: a way out of a state at its first frame, then its loop, which
-    is the order that Kaldi's own alignments have (--reorder=true). Of several ways out it is the first, whichever was
-    taken."""
+    """Return (T,) the transition-ids of an utterance's frames: a way out of a state at its first frame, then its loop,
+    which is the order that Kaldi's own alignments have (--reorder=true). Of several ways out it is the first, whichever
+    was taken."""
     place = {(phone, state, pdf): i for i, (phone, state, pdf, _) in enumerate(model.tuples)}
     keys = zip(phones.tolist(), states.tolist(), pdfs.tolist(), strict=True)
     first = model.first_ids[[place[key] for key in keys]]

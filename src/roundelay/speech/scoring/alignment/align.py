@@ -29,7 +29,7 @@ class Costs:
     nothing: int = 0
 
     def alone(self, arc: Arc, price: int) -> int:
-        """The cost of an arc while the other side says nothing, for which a word has this price."""
+        """Return the cost of an arc while the other side says nothing, for which a word has this price."""
         if arc.word is None:
             return self.nothing if arc.optional else 0
         return self.optional if arc.optional else price
@@ -54,7 +54,7 @@ class WordAlignment:
 
 
 def align_words(ref: Sequence[str], hyp: Sequence[str], costs: Costs = FEWEST) -> tuple[Pair, ...]:
-    """A cheapest alignment of two word sequences, as (reference, hypothesis) pairs in order."""
+    """Return a cheapest alignment of two word sequences, as (reference, hypothesis) pairs in order."""
     words = [*dict.fromkeys([*ref, *hyp])]  # numbered, so that no word can be mistaken for the gap
     number = {word: i for i, word in enumerate(words)}
     refs, hyps = [number[w] for w in ref], [number[w] for w in hyp]
@@ -68,7 +68,7 @@ def align_words(ref: Sequence[str], hyp: Sequence[str], costs: Costs = FEWEST) -
 
 
 def align_networks(ref: WordNetwork, hyp: WordNetwork, costs: Costs = FEWEST, fragments: bool = False) -> WordAlignment:
-    """A cheapest alignment over all readings of both sides; of equally cheap readings the one written first.
+    """Return a cheapest alignment over all readings of both sides; of equally cheap readings the one written first.
 
     Dynamic programming over pairs of nodes: time and memory go with the product of the numbers of arcs.
 

@@ -48,7 +48,7 @@ class ErrorCounts:
         return 100.0 * self.total / self.ref
 
     def __str__(self) -> str:
-        """`%WER 7.39 [ 3885 / 52576, 505 ins, 330 del, 3050 sub ]`, the line Kaldi prints."""
+        """Return `%WER 7.39 [ 3885 / 52576, 505 ins, 330 del, 3050 sub ]`, the line Kaldi prints."""
         return f"%WER {self.wer:.2f} [ {self.total} / {self.ref}, {self.ins} ins, {self.del_} del, {self.sub} sub ]"
 
 
@@ -87,13 +87,13 @@ class Score:
         return sum(utterance.errors.total > 0 for utterance in self.utterances)
 
     def __str__(self) -> str:
-        """The `%WER` line and the `%SER` line (utterances with an error)."""
+        """Return the `%WER` line and the `%SER` line (utterances with an error)."""
         wrong, total = self.wrong_utterances, len(self.utterances)
         return f"{self.errors}\n%SER {100.0 * wrong / max(total, 1):.2f} [ {wrong} / {total} ]"
 
 
 def count_errors(pairs: Iterable[Pair], forgiven: frozenset[int] = frozenset()) -> ErrorCounts:
-    """The errors an alignment shows.
+    """Return the errors an alignment shows.
 
     An optional word that is missing counts among the reference words, as correct (sclite's convention).
     """
@@ -147,7 +147,7 @@ def score(
 
 
 def _renamed(hyps: Texts, refs: Texts) -> Texts:
-    """Hypotheses under the names of the reference. Of several for one utterance the one spelled alike is it."""
+    """Return hypotheses under the names of the reference. Of several for one utterance the one spelled alike is it."""
     taken: dict[str, str] = {}
     for name, known in known_as(hyps, refs).items():
         if name == known or (known not in hyps and known not in taken):
@@ -177,12 +177,12 @@ def _network(utterance: str, side: str, words: Sequence[str]) -> WordNetwork:
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     rest = len(names) - NAMES_SHOWN
     return ", ".join(names[:NAMES_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def confusions(result: Score) -> list[tuple[Pair, int]]:
-    """All errors by kind, the most frequent first, ties in alphabetical order."""
+    """Return all errors by kind, the most frequent first, ties in alphabetical order."""
     counts = Counter(pair for utterance in result.utterances for pair in utterance.wrong)
     return sorted(counts.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or ""))

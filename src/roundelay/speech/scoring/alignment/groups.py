@@ -26,32 +26,32 @@ Groups = Mapping[str, Group]
 
 
 def group_of(utterance: str, groups: Groups) -> Group:
-    """The group of an utterance; one that is not listed has the speaker its name begins with."""
+    """Return the group of an utterance; one that is not listed has the speaker its name begins with."""
     return groups.get(utterance) or Group(speaker_of(utterance))
 
 
 def by_speaker(result: Score, groups: Groups) -> dict[str, Score]:
-    """The score of each speaker, in alphabetical order."""
+    """Return the score of each speaker, in alphabetical order."""
     return _split(result, lambda utterance: group_of(utterance, groups).speaker)
 
 
 def by_subset(result: Score, groups: Groups) -> dict[str, Score]:
-    """The score of each subset, in alphabetical order; empty where no utterance has one."""
+    """Return the score of each subset, in alphabetical order; empty where no utterance has one."""
     parts = _split(result, lambda utterance: group_of(utterance, groups).subset or "")
     without = parts.pop("", None)
     return {**parts, "no subset": without} if parts and without else parts
 
 
 def by_gender(result: Score, groups: Groups) -> dict[str, Score]:
-    """The scores of women and of men; empty where no utterance says whose it is."""
+    """Return the scores of women and of men; empty where no utterance says whose it is."""
     parts = _split(result, lambda utterance: GENDERS.get((group_of(utterance, groups).gender or "")[:1].lower(), ""))
     without = parts.pop("", None)
     return {**parts, NOT_SAID: without} if parts and without else parts
 
 
 def by_map(result: Score, groups: Groups, names: Mapping[str, str]) -> dict[str, Score]:
-    """The score of each group of `names`, by utterance or by speaker; empty where it names none of them. Names are
-    compared without regard to case; an utterance's comes before its speaker's."""
+    """Return the score of each group of `names`, by utterance or by speaker; empty where it names none of them. Names
+    are compared without regard to case; an utterance's comes before its speaker's."""
     folded = {name.casefold(): group for name, group in names.items()}
 
     def group(utterance: str) -> str:
@@ -75,7 +75,7 @@ COLUMNS = ("# Snt", "# Wrd", "Corr", "Sub", "Del", "Ins", "Err", "S.Err")
 
 
 def percentages(result: Score) -> tuple[float, ...]:
-    """The numbers of a row of sclite's table: two counts, then percentages of words, the last of utterances."""
+    """Return the numbers of a row of sclite's table: two counts, then percentages of words, the last of utterances."""
     e, utterances = result.errors, len(result.utterances)
     of_words = (_percent(n, e) for n in (e.correct, e.sub, e.del_, e.ins, e.total))
     return utterances, e.ref, *of_words, 100.0 * result.wrong_utterances / max(utterances, 1)
@@ -88,7 +88,8 @@ def _percent(number: int, errors: ErrorCounts) -> float:
 
 
 def sclite_table(parts: Mapping[str, Score], total: Score, title: str = "", first: str = "SPKR") -> str:
-    """A table as sclite prints it: a row per speaker (or other part), the sum, and mean, deviation and median of rows.
+    """Return a table as sclite prints it: a row per speaker (or other part), the sum, and mean, deviation and median of
+    rows.
 
     The deviation is that of a sample (n - 1); of a single row it is 0.
     """

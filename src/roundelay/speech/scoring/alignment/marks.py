@@ -53,12 +53,12 @@ class WordNetwork:
 
 
 def plain_network(words: Iterable[str]) -> WordNetwork:
-    """The chain of these words, whatever characters they are made of."""
+    """Return the chain of these words, whatever characters they are made of."""
     return WordNetwork(((), *((Arc(node, word, False),) for node, word in enumerate(words))))
 
 
 def marked_network(words: Sequence[str]) -> WordNetwork:
-    """The network of a transcript in which marks mean what NIST's files mean by them.
+    """Return the network of a transcript in which marks mean what NIST's files mean by them.
 
     Raises:
         MarkError: brackets that do not fit together, brackets nested too deep.
@@ -69,7 +69,7 @@ def marked_network(words: Sequence[str]) -> WordNetwork:
 
 
 def fragments_match(ref: str, hyp: str) -> bool:
-    """True if two words that differ match because one of them is a fragment of the other.
+    """Return True if two words that differ match because one of them is a fragment of the other.
 
     A fragment on the side of the reference decides alone, as sclite has it: `wo-` is not right against `w-`.
     """
@@ -77,12 +77,13 @@ def fragments_match(ref: str, hyp: str) -> bool:
 
 
 def is_fragment(word: str) -> bool:
-    """True if the word begins or ends with a hyphen, and is more than that."""
+    """Return True if the word begins or ends with a hyphen, and is more than that."""
     return len(word) > 1 and "-" in (word[0], word[-1])
 
 
 def is_fragment_of(fragment: str, word: str) -> bool:
-    """True if `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first counts."""
+    """Return True if `wo-` begins like the word, or `-ing` ends like it. With a hyphen at both ends, the first
+    counts."""
     if not is_fragment(fragment):
         return False
     return word.endswith(fragment[1:]) if fragment[0] == "-" else word.startswith(fragment[:-1])
@@ -92,13 +93,14 @@ _ATTRIBUTES = re.compile(r"(?<!\\);.*", re.DOTALL)  # from the first semicolon t
 
 
 def without_attributes(word: str) -> str:
-    """`A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: what is compared of a word. A semicolon alone is a word."""
+    """Return `A\\;S;NOUN` as `A;S`, and `WORD*` as `WORD`: what is compared of a word. A semicolon alone is a word."""
     bare = _ATTRIBUTES.sub("", word).replace("\\", "") or word[:1]
     return bare[:-1] if len(bare) > 1 and bare.endswith("*") else bare
 
 
 def _tokens(words: Iterable[str]) -> Iterator[str]:
-    """Words without their attributes and the marks `{ } / ( )`, each alone. A slash outside braces is of its word."""
+    """Yield words without their attributes and the marks `{ } / ( )`, each alone. A slash outside braces is of its
+    word."""
     depth = 0
     for word in words:
         start = 0
@@ -112,7 +114,8 @@ def _tokens(words: Iterable[str]) -> Iterator[str]:
 
 
 def _piece(word: str, start: int, end: int) -> Iterator[str]:
-    """The word between two marks, if there is one: in `(uh);noun`, what follows the bracket is of the word before."""
+    """Yield the word between two marks, if there is one: in `(uh);noun`, what follows the bracket is of the word
+    before."""
     if start < end and not (word[start] == ";" and word[:start].endswith(")")):
         yield without_attributes(word[start:end])
 

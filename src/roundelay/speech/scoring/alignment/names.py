@@ -7,7 +7,7 @@ N = TypeVar("N", str, tuple[str, str])
 
 
 def known_as(names: Iterable[N], reference: Iterable[N]) -> dict[N, N]:
-    """The name that the reference has for each of `names`: the same, or the one that differs in case alone.
+    """Return the name that the reference has for each of `names`: the same, or the one that differs in case alone.
 
     What is spelled alike comes first, so that two names of the reference that differ in case stay two. A name that
     none of the reference's, or several of them, could be stays as it is.

@@ -67,7 +67,7 @@ def write_ctm(
 def ctm_text(
     where: str, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, UtterancePosition] | None = None
 ) -> str:
-    """The lines that `write_ctm` writes; `where` begins messages.
+    """Return the lines that `write_ctm` writes; `where` begins messages.
 
     Raises:
         UserError: as there.

@@ -73,13 +73,13 @@ class MappingRules:
         object.__setattr__(self, "_others", others)
 
     def _fold(self, text: str) -> str:
-        """Upper case, character by character so that places stay the same; the text itself if case matters."""
+        """Return upper case, character by character so that places stay the same; the text itself if case matters."""
         if self.case_sensitive:
             return text
         return "".join(upper if len(upper := character.upper()) == 1 else character for character in text)
 
     def rewrite(self, text: str) -> str:
-        """One pass over the text, blanks included."""
+        """Make one pass over the text, blanks included."""
         folded, out, place = self._fold(text), [], 0
         while place < len(text):
             rule = self._fitting(folded, place)
@@ -88,7 +88,7 @@ class MappingRules:
         return "".join(out)
 
     def _fitting(self, text: str, place: int) -> GlmRule | None:
-        """The first rule of the file that fits here."""
+        """Return the first rule of the file that fits here."""
         candidates: list[Sequence[_Numbered]] = [self._others.get(text[place], ())]
         if place and text[place - 1] == " ":
             candidates.append(self._words.get(text[place:].split(" ", 1)[0], ()))
@@ -105,7 +105,7 @@ class MappingRules:
         return min(found, key=lambda item: item[0])[1] if found else None
 
     def apply(self, words: Sequence[str], *, split_hyphens: bool = False) -> list[str]:
-        """The words of a transcript after the rules; in upper case unless case matters.
+        """Return the words of a transcript after the rules; in upper case unless case matters.
 
         Args:
             split_hyphens: whether `well-known` becomes two words afterwards (fragments keep their hyphen).
@@ -119,7 +119,7 @@ class MappingRules:
         return (text if self.case_sensitive else text.upper()).split()
 
     def apply_to_all(self, texts: Texts, *, split_hyphens: bool = False) -> dict[str, list[str]]:
-        """`apply` for every utterance."""
+        """Do `apply` for every utterance."""
         return {name: self.apply(words, split_hyphens=split_hyphens) for name, words in texts.items()}
 
 
@@ -198,7 +198,7 @@ def _rule(line: str, where: str) -> GlmRule:
 
 
 def _split_context(text: str) -> tuple[str, str | None]:
-    """The words a rule writes, and the text after the last slash outside all brackets."""
+    """Return the words a rule writes, and the text after the last slash outside all brackets."""
     depth, at = 0, None
     for place, character in enumerate(text):
         depth += (character in "[{") - (character in "]}" and depth > 0)

@@ -8,7 +8,7 @@ from roundelay.core.errors import UserError
 
 
 def read_lines(path: Path, hint: str = "") -> list[str]:
-    """The lines of a UTF-8 text file, without their ends.
+    """Return the lines of a UTF-8 text file, without their ends.
 
     Only a line feed (or carriage return and line feed) ends a line: a word may hold the other separators of Unicode.
 
@@ -30,14 +30,15 @@ def read_lines(path: Path, hint: str = "") -> list[str]:
 
 
 def content_lines(path: Path, hint: str = "") -> Iterator[tuple[int, str]]:
-    """(number from 1, line) of the lines that are neither blank nor a comment (`;;`, the mark of NIST's files)."""
+    """Yield (number from 1, line) of the lines that are neither blank nor a comment (`;;`, the mark of NIST's
+    files)."""
     for number, line in enumerate(read_lines(path, hint), 1):
         if line.strip() and not line.lstrip().startswith(";;"):
             yield number, line
 
 
 def seconds(text: str, name: str, where: str) -> float:
-    """A time in seconds: finite, 0 or more.
+    """Return a time in seconds: finite, 0 or more.
 
     Raises:
         UserError: it is no such number.

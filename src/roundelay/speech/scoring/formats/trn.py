@@ -13,13 +13,13 @@ _LINE = re.compile(r"(.*)\(([^()\s]+)\)\s*")
 
 
 def trn_name(utterance: str, speaker: str) -> str:
-    """The utterance with its speaker in front, unless the id begins with it already."""
+    """Return the utterance with its speaker in front, unless the id begins with it already."""
     known = not speaker or utterance.startswith((f"{speaker}-", f"{speaker}_"))
     return utterance if known else f"{speaker}-{utterance}"
 
 
 def speaker_of(name: str) -> str:
-    """The speaker in a name: what stands before the first `-` or `_`; the whole name where there is none."""
+    """Return the speaker in a name: what stands before the first `-` or `_`; the whole name where there is none."""
     return re.split("[-_]", name, maxsplit=1)[0] or name
 
 
@@ -38,7 +38,7 @@ def write_trn(path: Path, texts: Texts, speakers: Mapping[str, str] | None = Non
 
 
 def trn_line(where: str, utterance: str, words: Sequence[str], speaker: str = "") -> str:
-    """The line of an utterance; `where` begins messages.
+    """Return the line of an utterance; `where` begins messages.
 
     Raises:
         UserError: it would be read as something else.

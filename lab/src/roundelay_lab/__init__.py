@@ -1,0 +1,1 @@
+"""Experiments about strategies and papers, which no training needs."""

@@ -1,0 +1,173 @@
+"""A claim: citation, experiment, and the rule that makes a verdict of what comes out, all fixed in one file beforehand.
+
+No torch is needed to read one.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Any, Literal
+
+from roundelay.core.configure import build, plain
+from roundelay.core.errors import UserError
+from roundelay.core.parsing import parse_yaml
+from roundelay.core.strategy_text import did_you_mean
+from roundelay_lab.claims.experiment import AnyExperiment, Trainings
+
+Selection = Mapping[str, Any]
+"""Rows of a table by their keys: each key is one value, or one of a list."""
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A paper, the place in it, and what it says there in our words."""
+
+    paper: str
+    place: str
+    says: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A bound on a column of the table of results.
+
+    says      the bound in words
+    column    whose mean over seeds is taken, configuration by configuration
+    rows      configurations that it is about
+    over      divide each by the row of the same seed that this selects, which must be one
+    same      keys in which that row equals the one divided, beside the seed
+    take      every: each configuration keeps the bound; any: one at least; median: the middle one
+    at_most, at_least   the bound
+    """
+
+    says: str
+    column: str
+    rows: Selection
+    over: Selection | None = None
+    same: tuple[str, ...] = ()
+    take: Literal["every", "any", "median"] = "every"
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise UserError(f"check {self.says!r}: give one of at_most and at_least.")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`shown` if all of its checks hold, else `refuted` if one of its checks holds, else partly."""
+
+    shown: tuple[Check, ...]
+    refuted: tuple[Check, ...]
+
+
+@dataclass(frozen=True)
+class Landing:
+    """The spread that a rerun keeps to: the mean over seeds of `column`, in every configuration, differs from that of
+    the evidence by at most a share `within` of it. Two values above `broken` are equally bad, and count as equal."""
+
+    column: str
+    within: float
+    broken: float | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart of the table: `y` over `x`, a line for each combination of the keys `lines`; `y` over the row that `over`
+    selects where given, as in a check."""
+
+    x: str
+    y: str
+    lines: tuple[str, ...]
+    rows: Selection = field(default_factory=dict)
+    over: Selection | None = None
+    same: tuple[str, ...] = ()
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`open` says what it would take to settle a claim that cannot be settled here; then nothing else need be given.
+    `limits` says what a verdict does not cover."""
+
+    number: int
+    title: str
+    citation: Citation
+    experiment: AnyExperiment | None = None
+    rule: Rule | None = None
+    landing: tuple[Landing, ...] = ()
+    figure: Figure | None = None
+    open: str = ""
+    limits: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.experiment is None) != (self.rule is None) or (self.experiment is None and not self.open):
+            raise UserError(f"claim {self.name}: give an experiment and a rule, or say in `open` what it would take.")
+        if self.experiment is not None and not self.landing:
+            raise UserError(f"claim {self.name}: say in `landing` how near a rerun must come.")
+
+    @property
+    def command(self) -> str:
+        """Command that runs it."""
+        corpus = f" {self.experiment.wants}" if isinstance(self.experiment, Trainings) else ""
+        return f"roundelay claims run {self.name}{corpus}"
+
+    @property
+    def definition(self) -> str:
+        """Fingerprint of what is run and how it is judged, wording apart: evidence of another one does not count."""
+        judged = [{k: v for k, v in plain(check).items() if k != "says"} for check in self._checks]
+        experiment = plain(self.experiment)
+        if experiment and not experiment.get("processes_up_to", True):
+            del experiment["processes_up_to"]  # of later date than evidence without it
+        what = json.dumps([experiment, len(self.rule.shown) if self.rule else 0, judged], sort_keys=True, default=str)
+        return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+    @property
+    def _checks(self) -> tuple[Check, ...]:
+        return (*self.rule.shown, *self.rule.refuted) if self.rule else ()
+
+
+def load_claims() -> list[Claim]:
+    """All claims that come with the package, by number."""
+    files = (resources.files(__package__) / "catalogue").iterdir()
+    claims = [_load(file) for file in files if file.name.endswith(".yaml")]
+    return sorted(claims, key=lambda claim: (claim.number, claim.name))
+
+
+def find_claim(name: str) -> Claim:
+    """The claim of that name or number.
+
+    Raises:
+        UserError: there is none; names the nearest.
+    """
+    claims = load_claims()
+    for claim in claims:
+        if name in (claim.name, str(claim.number)):
+            return claim
+    raise UserError(
+        f"there is no claim {name!r}.{did_you_mean(name, [c.name for c in claims])} `roundelay claims` lists all."
+    )
+
+
+def read_claim(name: str, text: str) -> Claim:
+    """The claim in a file's text.
+
+    Raises:
+        UserError: not YAML, or not a claim; names the dotted key.
+    """
+    try:
+        mapping = parse_yaml(text)
+    except ValueError as error:
+        raise UserError(f"claim {name}: not valid YAML: {error}") from error
+    if not isinstance(mapping, dict):
+        raise UserError(f"claim {name}: a claim is a mapping of sections.")
+    return build(Claim, {**mapping, "name": name})
+
+
+def _load(file: Traversable) -> Claim:
+    return read_claim(file.name.removesuffix(".yaml"), file.read_text(encoding="utf-8"))

@@ -1,0 +1,84 @@
+"""Evidence: the table that an experiment came to, with everything it takes to run it again."""
+
+import json
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.configure import build, plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json, write_text
+from roundelay_lab.claims.claim import Claim
+from roundelay_lab.claims.experiment import Row
+from roundelay_lab.claims.rule import Judgement, Verdict, judge, landings
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Table of an experiment.
+
+    definition  fingerprint of the experiment and the rule as they were
+    rows        judged; a line each
+    tuning      trainings by which values were chosen
+    seconds     of all runs together
+    """
+
+    claim: str
+    definition: str
+    verdict: str
+    command: str
+    seconds: float
+    commit: str
+    machine: str
+    keys: tuple[str, ...]
+    rows: tuple[dict[str, Any], ...]
+    tuning: tuple[dict[str, Any], ...] = ()
+
+
+def load_evidence(claim: Claim) -> Evidence | None:
+    """The evidence for a claim that comes with the package; None: there is none yet."""
+    file = resources.files(__package__) / "evidence" / f"{claim.name}.json"
+    return build(Evidence, json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
+
+
+def read_evidence(path: Path) -> Evidence:
+    """The evidence in a file.
+
+    Raises:
+        UserError: it is none.
+    """
+    return build(Evidence, read_json(path), str(path))
+
+
+def write_evidence(evidence: Evidence, path: Path) -> None:
+    """As JSON, a line for each row."""
+    value = plain(evidence)
+    lines = [f" {json.dumps(key)}: {json.dumps(value[key])}" for key in value if key not in ("rows", "tuning")]
+    for key, rows in (("rows", evidence.rows), ("tuning", evidence.tuning)):
+        if rows:
+            body = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+            lines.append(f' "{key}": [\n{body}\n ]')
+    write_text(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def judged(claim: Claim, evidence: Evidence | None) -> Judgement:
+    """The verdict on a claim by its evidence; open without.
+
+    Raises:
+        UserError: the evidence is of another experiment, or was judged by another rule.
+    """
+    if claim.rule is None or evidence is None:
+        return Judgement(Verdict.OPEN, (), ())
+    if evidence.definition != claim.definition:
+        raise UserError(f"claim {claim.name}: its evidence is of another experiment or rule. Run it again.")
+    return judge(claim.rule, evidence.rows, evidence.keys)
+
+
+def landed(claim: Claim, rows: list[Row]) -> list[str] | None:
+    """Sentences about configurations of a rerun that are not within the stated spread of the evidence that comes with
+    the package; None: there is none."""
+    evidence = load_evidence(claim)
+    if evidence is None or evidence.definition != claim.definition:
+        return None
+    return landings(claim, evidence.rows, rows, evidence.keys)

@@ -1,0 +1,275 @@
+"""`docs/claims.md`: every claim with its verdict, its rule and its numbers, made from catalogue and evidence alone; and
+its figure, lines over a few values of a key, as an SVG file that stands alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+
+from roundelay.core.files import write_text
+from roundelay.reports.numbers import seconds
+from roundelay.reports.svg import Axis, axis, colours, element, esc, left_margin, mark, text, x_axis, y_axis
+from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
+from roundelay_lab.claims.evidence import Evidence, judged, load_evidence
+from roundelay_lab.claims.experiment import Mixing, Part, Printed, Scenarios, Trainings
+from roundelay_lab.claims.rule import Checked, Judgement, Measured, measured
+
+WIDTH, HEIGHT, ROW = 640.0, 340.0, 20.0
+TOP = 34.0
+STYLE = """
+svg { font: 12px system-ui, sans-serif; background: #fff }
+text { fill: #444 } .unit { fill: #666 } .axis { stroke: #999 } .grid { stroke: #e3e3e3 }
+.line { fill: none; stroke: currentColor; stroke-width: 1.6 } .mark { fill: currentColor }
+.spread { stroke: currentColor; stroke-width: 1.2; opacity: 0.6 }
+.c0 { color: #1f77b4 } .c1 { color: #d95f02 } .c2 { color: #2a9d4e } .c3 { color: #c0392b }
+.c4 { color: #7b52ab } .c5 { color: #8c6239 } .c6 { color: #c2187a } .c7 { color: #4d4d4d }
+.d1 .line { stroke-dasharray: 6 3 } .d2 .line { stroke-dasharray: 2 3 } .d3 .line { stroke-dasharray: 8 3 2 3 }
+"""
+PAGE, DRAWN = "claims.md", "claims"
+HEAD = """\
+# What the papers claim, and what came out here
+
+Each claim is one file of [the catalogue](../lab/src/roundelay_lab/claims/catalogue): citation, experiment,
+and the rule that makes a verdict of its table. Both were fixed before the experiment was run, and evidence carries
+their fingerprint. `roundelay claims` prints the list below, `roundelay claims run NAME` runs one again and says whether
+it lands within the spread that its file states, and `roundelay claims write` makes this page of catalogue and evidence.
+A refuted claim is as good as a shown one. It says that something does not happen at this size, with these networks and
+this much speech, and no more. Numbers are means over seeds ± standard deviation of one run.
+
+Trainings run in the simulator with real gradients, unless the experiment says processes for few learners. Synchronous
+strategies have the same bits either way; asynchronous ones follow a virtual clock in the simulator instead of a real
+one, so that they repeat. On processes each run of theirs is a sample.
+"""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """A claim with its evidence and the verdict."""
+
+    claim: Claim
+    evidence: Evidence | None
+    judgement: Judgement
+
+    @property
+    def short(self) -> str:
+        """The first check, and those that do not hold, with their numbers; of an open one, what it would take."""
+        if self.evidence is None:
+            run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
+            return " ".join([*run, *self.claim.open.split()])
+        told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
+        return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
+
+
+def settled() -> list[Settled]:
+    """All claims, by number."""
+    found = []
+    for claim in load_claims():
+        evidence = load_evidence(claim)
+        found.append(Settled(claim, evidence, judged(claim, evidence)))
+    return found
+
+
+def write_page(folder: Path) -> list[Path]:
+    """Write the page and its figures below `folder`; the files written."""
+    all_claims = settled()
+    written = [folder / PAGE]
+    write_text(written[0], page(all_claims))
+    for one in all_claims:
+        if one.evidence is not None and (svg := draw(one.claim, one.evidence)):
+            written.append(folder / DRAWN / f"{one.claim.name}.svg")
+            write_text(written[-1], svg)
+    return written
+
+
+def page(all_claims: Sequence[Settled]) -> str:
+    """The page's text."""
+    rows = ["| | claim | verdict | in short | seconds |", "|---|---|---|---|---|"]
+    for one in all_claims:
+        claim, verdict = one.claim, one.judgement.verdict.value
+        took = seconds(one.evidence.seconds) if one.evidence else "–"
+        rows.append(
+            f"| {claim.number} | [{claim.title}](#{claim.number}-{claim.name}) | **{verdict}** | {one.short} | {took} |"
+        )
+    return "\n".join([HEAD, *rows, "", *(_section(one) for one in all_claims)])
+
+
+def shown(value: float) -> str:
+    """A number of a table; what is no number diverged."""
+    return f"{value:.4g}" if isfinite(value) else "diverged"
+
+
+def _section(one: Settled) -> str:
+    claim, cited = one.claim, one.claim.citation
+    lines = [f"## {claim.number} {claim.name}", "", f"**{claim.title}: {one.judgement.verdict.value}.**", ""]
+    lines += [f"{cited.says.strip()} ({cited.paper}, {cited.place})", ""]
+    if claim.experiment is not None:
+        lines += [f"**Experiment.** {_about(claim)}", ""]
+        lines += ["**Rule.** Shown if all of these hold:", "", *_bounds(claim, one.judgement.shown, shown=True), ""]
+        lines += [
+            "Refuted if one of these holds, else partly:",
+            "",
+            *_bounds(claim, one.judgement.refuted, shown=False),
+            "",
+        ]
+    if one.evidence is None:
+        lines += [f"**Open.** {one.short}", ""]
+    else:
+        lines += [*_table(one.evidence), ""]
+        if claim.figure is not None:
+            lines += [f"![{claim.title}]({DRAWN}/{claim.name}.svg)", ""]
+        landing = "; ".join(
+            f"`{a.column}` within {100 * a.within:g} %" + (f" (above {a.broken:g}: equal)" if a.broken else "")
+            for a in claim.landing
+        )
+        lines += [
+            f"`{one.evidence.command}`: {seconds(one.evidence.seconds)} on {one.evidence.machine}, commit "
+            f"{one.evidence.commit}. A rerun lands, configuration by configuration, with {landing}.",
+            "",
+        ]
+        lines += [f"**What it would take to say more.** {claim.open.strip()}", ""] if claim.open else []
+    if claim.limits:
+        lines += [f"**What this does not say.** {claim.limits.strip()}", ""]
+    return "\n".join(lines)
+
+
+def _about(claim: Claim) -> str:
+    match claim.experiment:
+        case Printed() as e:
+            return f"Printed numbers beside those of the simulator (`roundelay published {e.what}`)."
+        case Scenarios() as e:
+            return (
+                f"Simulator: {e.rounds} minibatches a learner, gradient {e.gradient:g} s (jitter {e.jitter:g}), "
+                f"exchange {e.exchange:g} s, allreduce of two {e.allreduce:g} s; learner 1 slower by `factor`; "
+                f"seeds {_list(e.seeds)}."
+            )
+        case Mixing() as e:
+            return f"Simulator: rows that gradient noise alone moves, {e.rounds} rounds; seeds {_list(e.seeds)}."
+        case Trainings() as e:
+            parts = "; ".join(_part(part) for part in e.parts)
+            settings = " ".join(f"`{text}`" for text in e.overrides)
+            where = f", up to {e.processes_up_to} learners on processes" if e.processes_up_to else ""
+            return f"Recipe `{e.recipe}` with {settings}, {e.seeds} seeds{where}. {parts}."
+    raise AssertionError(claim.name)
+
+
+def _part(part: Part) -> str:
+    """A grid of trainings in words."""
+    more = [f"`{text}`" for text in part.overrides] + [f"tuned on dev of seed 0: `{text}`" for text in part.tune]
+    return ", ".join((f"`sgd` and {_list(part.strategies)} with {_list(part.learners)} learners", *more))
+
+
+def _list(values: Sequence[object]) -> str:
+    return ", ".join(str(value) for value in values)
+
+
+def _bounds(claim: Claim, found: Sequence[Checked], *, shown: bool) -> list[str]:
+    assert claim.rule is not None
+    checks = claim.rule.shown if shown else claim.rule.refuted
+    values = {one.check.says: one for one in found}
+    return [f"- {_bound(check)}{_found(values.get(check.says))}" for check in checks]
+
+
+def _bound(check: Check) -> str:
+    bound = f"at most {check.at_most:g}" if check.at_most is not None else f"at least {check.at_least:g}"
+    over = f", divided by that of {_selection(check.over)}" if check.over else ""
+    which = {"every": "each", "any": "one", "median": "the median"}[check.take]
+    return f"{check.says}: `{check.column}` of {_selection(check.rows)}{over}: {which} {bound}"
+
+
+def _selection(rows: object) -> str:
+    assert isinstance(rows, dict)
+    words = [f"{k} {' or '.join(map(str, v)) if isinstance(v, list) else v}" for k, v in rows.items()]
+    return f"({', '.join(words)})" if words else "all"
+
+
+def _found(one: Checked | None) -> str:
+    return "" if one is None else f" → **{shown(one.value)}**, {'holds' if one.holds else 'does not hold'}"
+
+
+def _table(evidence: Evidence) -> list[str]:
+    keys = evidence.keys
+    columns = list(dict.fromkeys(k for row in evidence.rows for k in row if k not in (*keys, "seed")))
+    table: dict[tuple[object, ...], list[str]] = {}
+    for column in columns:
+        for one in measured(evidence.rows, keys, column, {}):
+            values = dict(one.configuration)
+            cells = table.setdefault(tuple(values.get(key, "") for key in keys), [])
+            having = [
+                row for row in evidence.rows if all(row.get(k) == v for k, v in one.configuration) and column in row
+            ]
+            spread = f" ± {one.sd:.2g}" if one.sd else ""
+            cells.append(f"{shown(one.mean)}{spread}" if having else "")
+    lines = [f"| {' | '.join((*keys, *columns))} |", "|" + "---|" * (len(keys) + len(columns))]
+    return lines + [f"| {' | '.join((*map(str, key), *cells))} |" for key, cells in table.items()]
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """A line: its name, and what was measured at each value of x."""
+
+    name: str
+    points: tuple[tuple[object, Measured], ...]
+
+
+def draw(claim: Claim, evidence: Evidence) -> str:
+    """Return the SVG of a claim's figure; empty where it has none."""
+    if claim.figure is None:
+        return ""
+    figure = claim.figure
+    lines, xs = _lines(figure, evidence)
+    values = [v for line in lines for _, m in line.points for v in (m.mean, *m.values) if isfinite(v)]
+    bottom = HEIGHT - 44.0
+    y = axis(values, bottom, TOP)
+    left = left_margin(y) + 4
+    x = Axis(
+        0, max(1, len(xs) - 1), left + 20, WIDTH - 24, tuple(range(len(xs))), label=lambda place: f"{xs[round(place)]}"
+    )
+    drawn = [_line(index, line, xs, x, y) for index, line in enumerate(lines)]
+    legend = [_legend(index, line.name, HEIGHT + 8 + ROW * index) for index, line in enumerate(lines) if line.name]
+    what = figure.title or f"{figure.y} by {figure.x}"
+    height = HEIGHT + 8 + ROW * len(legend)
+    content = (y_axis(y, left, WIDTH - 14, what), x_axis(x, bottom, figure.x), *drawn, *legend)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:.0f} {height:.0f}" role="img" '
+        f'aria-label="{esc(f"{claim.title}: {what}")}"><style>{STYLE}</style>'
+        f'<rect width="100%" height="100%" fill="#fff"/>{"".join(content)}</svg>\n'
+    )
+
+
+def _lines(figure: Figure, evidence: Evidence) -> tuple[list[_Drawn], list[object]]:
+    """Return the lines, and the values of x in order."""
+    found = measured(evidence.rows, evidence.keys, figure.y, figure.rows, figure.over, figure.same)
+    groups: dict[str, list[tuple[object, Measured]]] = {}
+    for one in found:
+        keys = dict(one.configuration)
+        if figure.x in keys:
+            name = ", ".join(_word(key, keys[key]) for key in figure.lines if key in keys)
+            groups.setdefault(name, []).append((keys[figure.x], one))
+    xs = list(dict.fromkeys(x for points in groups.values() for x, _ in points))
+    if all(isinstance(x, int | float) for x in xs):
+        xs.sort(key=float)  # type: ignore[arg-type]
+    return [_Drawn(name, tuple(points)) for name, points in groups.items()], xs
+
+
+def _word(key: str, value: object) -> str:
+    return f"{value} learners" if key == "learners" else str(value) if isinstance(value, str) else f"{key} {value}"
+
+
+def _line(index: int, line: _Drawn, xs: Sequence[object], x: Axis, y: Axis) -> str:
+    """Means joined, with a stroke from the lowest seed to the highest; a run that diverged stands at the upper edge."""
+    parts, path = [], ""
+    for value, one in sorted(line.points, key=lambda point: xs.index(point[0])):
+        px = x.place(xs.index(value))
+        ends = [v for v in one.values if isfinite(v)]
+        py = y.place(one.mean) if isfinite(one.mean) else TOP - 6
+        path += f"{'L' if path else 'M'}{px:.1f},{py:.1f}"
+        if len(ends) > 1:
+            parts.append(element("line", x1=px, x2=px, y1=y.place(min(ends)), y2=y.place(max(ends)), class_="spread"))
+        parts.append(mark(index, px, py, 3.5))
+    return element("g", element("path", d=path, class_="line"), *parts, class_=colours(index))
+
+
+def _legend(index: int, name: str, y: float) -> str:
+    line = element("path", d=f"M14,{y:.1f}L42,{y:.1f}", class_="line")
+    return element("g", line, mark(index, 28.0, y, 3.5), text(name, 50.0, y + 4), class_=colours(index))

@@ -1,0 +1,171 @@
+"""Experiments on speech: trainings of a recipe, planned and run as `roundelay compare` does."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.core.progress import Progress
+from roundelay.core.records import Evaluation, Segment, of_kind, read_events
+from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay.grids.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
+from roundelay.grids.running import run_grid
+from roundelay.job import Interrupt
+from roundelay.recipes.recipe import load_recipe
+from roundelay.speech.corpus.named import prepare_named
+from roundelay.speech.corpus.options import PrepareOptions
+from roundelay.speech.corpus.readers import READERS
+from roundelay.speech.corpus.readers.base import Request
+from roundelay.speech.hmm.flat_start import train_alignments
+from roundelay.speech.prepared import CORPUS, load_corpus
+from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
+
+
+@dataclass(frozen=True)
+class ClaimFolders:
+    """Folder of all claims' runs and of prepared corpora; where the recordings are, if they are not prepared yet."""
+
+    out: Path
+    source: Path | None = None
+    lexicon: Path | None = None
+
+
+def train_all(
+    experiment: Trainings,
+    folders: ClaimFolders,
+    progress: Progress,
+    announce: Callable[[str], None],
+    interrupt: Interrupt,
+) -> Found | None:
+    """Prepare the corpus if need be, and train, or go on with, all parts. None if interrupted: the same call goes on.
+
+    Raises:
+        UserError: the corpus is neither prepared nor given; trainings that failed, by name.
+    """
+    data = prepare(experiment, folders, progress)
+    tables = Tables(experiment)
+    for number, (part, strategy) in enumerate(experiment.grids, 1):
+        grid = grid_of(experiment, part, strategy, data, folders)
+        announce(f"grid {number} of {len(experiment.grids)}, {strategy}: {grid.size} trainings in {grid.folder}")
+        outcomes = run_grid(grid, False, progress, announce, interrupt)
+        if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
+            return None
+        tables.add(part, strategy, grid, outcomes)
+    return Found([*tables.rows.values()], [*tables.tuning.values()], sum(tables.seconds.values()))
+
+
+class Tables:
+    """Rows by name of the run directory, so that one learner, which is in every grid, is there once."""
+
+    def __init__(self, experiment: Trainings) -> None:
+        self._experiment = experiment
+        self.rows: dict[str, Row] = {}
+        self.tuning: dict[str, Row] = {}
+        self.seconds: dict[Path, float] = {}
+
+    def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[Outcome]) -> None:
+        """The rows of a grid.
+
+        Raises:
+            UserError: trainings failed.
+        """
+        choices = tunings(grid, outcomes)
+        tried = [record for choice in choices for record in choice.tried]
+        records = cell_records(grid, outcomes)
+        _complain([*tried, *records], choices)
+        for one in tried:
+            self.tuning.setdefault(one.directory.name, self._row(one, strategy, ()))
+        for one in records:
+            self.rows.setdefault(one.directory.name, self._row(one, strategy, part.tuned))
+        self.seconds |= {one.directory: one.wall_seconds or 0.0 for one in (*tried, *records)}
+
+    def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
+        """Keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train` (cross-entropy
+        of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean `staleness`, and what was
+        tuned."""
+        keys = self._experiment.keys
+        row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
+        row |= {"straggler": " ".join(record.stragglers) or "none"} if "straggler" in keys else {}
+        axes = {short(key): value for key, value in record.axes.items()}
+        row |= {key: value for key, value in axes.items() if (key in keys) or not tuned}
+        row |= {"seed": record.seed, **{short(key): axes.get(short(key)) for key in tuned}}
+        return {**row, **_columns(record, self._experiment.target)}
+
+
+def _columns(record: CellRecord, target: float | None) -> Row:
+    bad = record.diverged or record.dev_cross_entropy is None
+    events = [] if record.dev_cross_entropy is None else read_events(record.directory / "events.jsonl")
+    found: dict[str, Any] = {
+        "dev": None if bad else record.dev_cross_entropy,
+        "accuracy": record.dev_accuracy,
+        "train": None if bad else of_kind(events, Segment)[-1].loss,
+        "seconds": record.virtual_seconds if target is None else reached(of_kind(events, Evaluation), target),
+        "consensus": record.consensus_distance,
+        "staleness": record.staleness_mean,
+    }
+    if record.dev_cross_entropy is not None and record.virtual_seconds is None:
+        del found["seconds"]  # of processes they are real, and depend on what else the machine does
+    return {k: float(f"{v:.6g}") if v is not None and isfinite(v) else None for k, v in found.items()}
+
+
+def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) -> dict[str, Path]:
+    """Folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are there.
+
+    Raises:
+        UserError: they are not, and nobody says where the recordings are.
+    """
+    recipe = load_recipe(experiment.recipe)
+    folder = folders.out / "corpora" / recipe.corpus.name
+    data, alignment = folder / "data", folder / "alignment"
+    reader = next(one for one in READERS.values() if Path(one.data or f"data/{one.name}") == recipe.corpus)
+    if not (data / CORPUS).exists():
+        if folders.source is None or (reader.needs_lexicon and folders.lexicon is None):
+            more = ", and --lexicon FILE, a dictionary in CMU format" if reader.needs_lexicon else ""
+            raise UserError(
+                f"this needs the corpus {reader.name}: give --source DIR, the folder that holds its recordings{more}; "
+                f"docs/corpora_named.md says where it comes from. It is prepared once, in {data}."
+            )
+        options = PrepareOptions(on_missing_words="guess")
+        request = Request(data=data, source=folders.source, lexicon=folders.lexicon, options=options)
+        need("speech", "prepare")
+        prepare_named(reader.name, request, progress)
+    if not alignment.exists():
+        need("speech", "align")
+        corpus = load_corpus(data)
+        train_alignments(corpus, corpus.features(), recipe.align, alignment, progress)
+    return {"corpus": data, "alignment": alignment}
+
+
+def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], folders: ClaimFolders) -> Grid:
+    """The part's grid for one strategy. Seed 0 tunes where anything is tuned, and judges where nothing is."""
+    overrides = [
+        *(f"{key}={path}" for key, path in data.items()),
+        "training.runtime=sim",
+        *experiment.overrides,
+        *part.overrides,
+    ]
+    runs = f"{experiment.runs}-processes" if PROCESSES in part.overrides else experiment.runs
+    wanted = Contenders([strategy], part.learners, experiment.seeds, part.stragglers, part.tune)
+    return plan(experiment.recipe, overrides, wanted, folders.out / "runs" / runs)
+
+
+def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:
+    """Raise a UserError for trainings that failed; those of which no tuned value learned did not, they diverged."""
+    none_learned = {choice.said() for choice in choices if choice.chosen is None}
+    if failed := [
+        f"{one.label}, seed {one.seed}: {one.error}" for one in records if one.error not in ("", *none_learned)
+    ]:
+        raise UserError("trainings failed:\n  " + "\n  ".join(failed))
+
+
+def reached(evaluations: Iterable[Evaluation], target: float) -> float | None:
+    """Virtual seconds at which the dev loss fell to the target, straight between two evaluations; None: it did not."""
+    for before, after in pairwise(one for one in evaluations if one.split == "dev"):
+        if before.cross_entropy > target >= after.cross_entropy:
+            share = (before.cross_entropy - target) / (before.cross_entropy - after.cross_entropy)
+            return (before.virtual_s or 0.0) + share * ((after.virtual_s or 0.0) - (before.virtual_s or 0.0))
+    return None

@@ -1,0 +1,117 @@
+"""Claims of papers about these strategies: claims."""
+
+import argparse
+from pathlib import Path
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.stopping import status, stopping
+from roundelay.terminal import Bar, complain, console, print_table
+
+EXAMPLES = (
+    "roundelay claims",
+    "roundelay claims run stragglers",
+    "roundelay claims run rings --source corpora/an4",
+)
+
+
+def add(command: Command) -> None:
+    """Add the command."""
+    sub = command(
+        "claims", _claims, "list what papers claim, with verdicts; run a claim again; write their page", EXAMPLES
+    )
+    sub.add_argument(
+        "what",
+        nargs="?",
+        choices=["list", "run", "write"],
+        default="list",
+        help="list all (the default), run some again, or write their page",
+    )
+    sub.add_argument("name", nargs="*", help="with run: names or numbers of claims")
+    sub.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="with run: the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the "
+        "page (default: docs)",
+    )
+    sub.add_argument("--source", type=Path, metavar="DIR", help="with run: the folder with the corpus's recordings")
+    sub.add_argument("--lexicon", type=Path, metavar="FILE", help="with run: a pronunciation dictionary in CMU format")
+    sub.add_argument(
+        "--evidence", type=Path, metavar="DIR", help="with run: also write DIR/NAME.json, as it comes with the package"
+    )
+
+
+def _claims(options: argparse.Namespace) -> int:
+    if options.what == "run":
+        return _run(options)
+    if options.name:
+        raise UserError(f"claims {options.what} takes no names; `roundelay claims run {options.name[0]}` runs one.")
+    return _write(options) if options.what == "write" else _list()
+
+
+def _list() -> int:
+    from roundelay.reports.numbers import seconds
+    from roundelay_lab.claims.page import settled
+
+    for one in settled():
+        claim, evidence = one.claim, one.evidence
+        head = f"{claim.number:>2}  {one.judgement.verdict.value:<8}  {claim.name}: {claim.title}"
+        console.print(head, markup=False)
+        console.print(f"              {one.short}", markup=False)
+        took = f"  ({seconds(evidence.seconds)} on {evidence.machine})" if evidence else ""
+        if claim.experiment is not None:
+            console.print(f"              {claim.command}{took}", markup=False)
+    return 0
+
+
+def _write(options: argparse.Namespace) -> int:
+    from roundelay_lab.claims.page import write_page
+
+    for path in write_page(options.out or Path("docs")):
+        console.print(f"written: {path}", markup=False)
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from roundelay_lab.claims.claim import find_claim
+
+    if not options.name:
+        raise UserError("claims run needs the name or number of a claim; `roundelay claims` lists all.")
+    claims = [find_claim(name) for name in options.name]
+    from roundelay.job import Interrupt
+    from roundelay_lab.claims.evidence import landed, write_evidence
+    from roundelay_lab.claims.page import shown
+    from roundelay_lab.claims.rule import judge
+    from roundelay_lab.claims.running import Ways, run_claim
+    from roundelay_lab.claims.speech import ClaimFolders
+
+    folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
+    interrupt, far = Interrupt(), 0
+    ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
+    with stopping(interrupt):
+        for claim in claims:
+            evidence = run_claim(claim, folders, ways)
+            if evidence is None:
+                complain(f"interrupted; everything so far is in {folders.out}. The same command goes on from there.")
+                return status(interrupt.why)
+            if options.evidence is not None:
+                write_evidence(evidence, options.evidence / f"{claim.name}.json")
+            assert claim.rule is not None
+            judgement = judge(claim.rule, evidence.rows, evidence.keys)
+            rows = [
+                (one.check.says, what, shown(one.value), "holds" if one.holds else "does not hold")
+                for what, checks in (("shown if", judgement.shown), ("refuted if", judgement.refuted))
+                for one in checks
+            ]
+            print_table(["check", "", "value", ""], rows, left=2)
+            console.print(f"{claim.name}: {judgement.verdict.value}", markup=False)
+            apart = landed(claim, list(evidence.rows))
+            if apart is not None:
+                far += len(apart)
+                told = "\n  ".join(apart) or "all configurations"
+                where = "outside" if apart else "within"
+                console.print(
+                    f"{where} the stated spread of the evidence that comes with the package: {told}", markup=False
+                )
+    return 1 if far else 0

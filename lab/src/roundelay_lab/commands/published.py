@@ -1,0 +1,86 @@
+"""Printed speedups and hours beside the cost model: published."""
+
+import argparse
+
+from roundelay.commands.base import Command
+from roundelay.terminal import console, print_table
+
+EXAMPLES = ("roundelay published li2017", "roundelay published ibm")
+
+
+def add(command: Command) -> None:
+    """Add the command."""
+    sub = command("published", _show, "check the cost model against published speedups or hours", EXAMPLES)
+    sub.add_argument("what", choices=["li2017", "ibm"], help="speedups of Li et al. 2017, or hours of IBM's machines")
+
+
+def _show(options: argparse.Namespace) -> None:
+    show_speedups() if options.what == "li2017" else show_hours()
+
+
+def show_speedups() -> None:
+    """Print the speedups of Li et al. 2017 beside those of the fitted cost model."""
+    from roundelay_lab.published.speedups import compare, errors
+
+    compared = compare()
+    rows = [
+        (
+            c.row.network,
+            c.row.strategy,
+            f"{c.row.minibatch}",
+            f"{c.row.gpus}",
+            f"{c.row.period}",
+            c.row.tables,
+            c.row.use,
+            f"{c.row.speedup:.2f}",
+            f"{c.speedup:.2f}",
+            f"{round(100 * c.error, 1) + 0:+.1f} %",
+        )
+        for c in compared
+    ]
+    print_table(
+        ["network", "strategy", "minibatch", "GPUs", "period", "tables", "use", "published", "model", "error"], rows
+    )
+    median, largest = errors(compared)
+    predicted = sum(c.row.use == "predicted" for c in compared)
+    console.print(
+        f"{predicted} predicted rows: median error {100 * median:.1f} %, largest {100 * largest:.1f} %. "
+        "Rows set aside are of table 2, which does not print the number of GPUs (4 assumed).",
+        markup=False,
+    )
+
+
+def show_hours() -> None:
+    """Print training times of IBM's machines beside those of the fitted cost model, and what the last step means."""
+    from roundelay_lab.published.hours import PEAK_FLOPS, compare_hours, flops, knee, load_printed, machines
+
+    printed = load_printed()
+    compared = compare_hours(printed)
+    rows: list[tuple[str, ...]] = []
+    for c in compared:
+        error = "" if c.row.below and not c.error else f"{round(100 * c.error, 1) + 0:+.1f} %"
+        hours = f"{'below ' * c.row.below}{c.row.hours:g}"
+        rows.append(
+            (c.row.source, f"{c.row.gpus}", c.row.system, c.row.strategy, c.row.use, hours, f"{c.hours:.2f}", error)
+        )
+    print_table(["source", "GPUs", "system", "strategy", "use", "published h", "model h", "error"], rows)
+    console.print("\nA GPU of each system, as fitted:")
+    gpus = []
+    for name, machine in machines(printed).items():
+        found, peak = flops(printed, machine), PEAK_FLOPS["P100" if "P100" in name else "V100"]
+        gpus.append((name, f"{1e3 * machine.sequence:.2f}", f"{found / 1e12:.1f}", f"{100 * found / peak:.0f} %"))
+    print_table(["system", "ms a sequence", "Tflop/s", "of its peak"], gpus)
+    console.print("\nWhat alone would make 128 GPUs of system D 1.15 times as fast as 64, and the hours it would mean:")
+    explanations = knee(printed)
+    changes = list(explanations[0].hours)
+    rows = [
+        (e.name, e.fitted, f"{e.flops / 1e12:.1f}", *(f"{e.hours[change]:.2f}" for change in changes))
+        for e in explanations
+    ]
+    print_table(["explanation", "fitted", "Tflop/s", *changes], rows)
+    assumed = printed.assumed
+    console.print(
+        f"Assumed, for it is not printed: {assumed.epochs} epochs, minibatches of {assumed.minibatch:,} sequences of "
+        f"{assumed.sequence_frames} frames in all, {assumed.parameters:,} parameters.",
+        markup=False,
+    )

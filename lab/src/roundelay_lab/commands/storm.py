@@ -1,0 +1,178 @@
+"""A training under random faults: storm."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.arguments import count, non_negative, positive, whole
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.terminal import Bar, console, print_table
+
+if TYPE_CHECKING:
+    from roundelay_lab.storm.both import StormResult
+
+EXAMPLES = (
+    "roundelay storm demo --out exp/demo/storm --strategy adpsgd --every 15",
+    "roundelay storm an4 --out exp/an4/storm --hosts 3 --strategy ssgd --faults crash stop --decode",
+    "roundelay storm --script train.py --out exp/storm --every 15 --faults stop cut slow -- --epochs 20",
+)
+
+
+def add(command: Command) -> None:
+    """Add the command."""
+    sub = command("storm", _storm, "train on several hosts of one machine with and without random faults", EXAMPLES)
+    sub.add_argument(
+        "recipe",
+        nargs="?",
+        help="a YAML file, or the name of a packaged recipe; its corpus is ready",
+    )
+    sub.add_argument(
+        "overrides",
+        nargs="*",
+        default=[],
+        help="section.key=value, for example schedule.max_epochs=5; with --script, behind --, its own options",
+    )
+    sub.add_argument(
+        "--script",
+        default="",
+        metavar="FILE",
+        help="a script that calls roundelay.attach, instead of a recipe",
+    )
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder of both runs and the page")
+    sub.add_argument(
+        "--strategy", default="", metavar="NAME[:TOPOLOGY][,KEY=VALUE...]", help="the strategy (default: the recipe's)"
+    )
+    sub.add_argument("--hosts", type=count, default=2, help="network namespaces that stand for hosts (default: 2)")
+    sub.add_argument("--learners", type=count, default=1, help="on each host (default: 1)")
+    sub.add_argument(
+        "--every", type=positive, default=60.0, metavar="SECONDS", help="mean time between faults (default: 60)"
+    )
+    sub.add_argument(
+        "--lasting",
+        type=positive,
+        default=3.0,
+        metavar="SECONDS",
+        help="mean time that a fault lasts, and after which a command that ended is given again (default: 3)",
+    )
+    sub.add_argument(
+        "--faults",
+        nargs="+",
+        default=["kill", "crash", "stop", "cut", "slow"],
+        metavar="KIND",
+        help="of kill (a learner), crash (a host), stop (a learner, for a while), cut (a host off the network), slow "
+        "(a link) (default: all); crash and cut spare the first host, which leads, unless ROUNDELAY_PEERS is set",
+    )
+    sub.add_argument(
+        "--most", type=whole, default=0, metavar="N", help="no more faults than so many (default: 0, no limit)"
+    )
+    sub.add_argument("--seed", type=whole, default=0, help="of the schedule of faults (default: 0)")
+    sub.add_argument(
+        "--pace",
+        type=non_negative,
+        default=0.0,
+        metavar="SECONDS",
+        help="every gradient takes so much longer: for more learners than cores (default: 0)",
+    )
+    sub.add_argument("--link", default="10gbit", metavar="RATE", help="of every host, as tc takes it (default: 10gbit)")
+    sub.add_argument("--decode", action="store_true", help="decode both models, and print their word error rates")
+
+
+def _storm(options: argparse.Namespace) -> None:
+    need("hosts", "storm")
+    _check(options)
+    from roundelay.runtime.launch.addresses import PEERS
+    from roundelay_lab.storm.both import STORM, UNDISTURBED, StormOptions, run_storm
+    from roundelay_lab.storm.faults import checked_kinds
+    from roundelay_lab.storm.page import write_page
+
+    words = [] if options.recipe is None else [options.recipe, *options.overrides]
+    chosen = StormOptions(
+        recipe="" if options.script else options.recipe,
+        out=options.out,
+        overrides=() if options.script else tuple(options.overrides),
+        script=(str(Path(options.script).resolve()), *words) if options.script else (),
+        strategy=options.strategy,
+        hosts=options.hosts,
+        learners=options.learners,
+        every=options.every,
+        lasting=options.lasting,
+        kinds=checked_kinds(options.faults),
+        seed=options.seed,
+        most=options.most,
+        pace=options.pace,
+        link=options.link,
+        peers=bool(os.environ.get(PEERS)),
+    )
+    found = run_storm(chosen, Bar())
+    if options.decode:
+        from roundelay.api.recognition import decode
+
+        for name in (UNDISTURBED, STORM):
+            decode(options.out / name, progress=Bar())
+        found = run_storm(chosen, Bar())  # nothing is run again; the results have word errors now
+    _print(found)
+    page = write_page(found, chosen, options.out / "storm.html")
+    console.print(f"the page, with a film of it: {page}", markup=False)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Raise a UserError unless there is a recipe, or a script and nothing that only recipes have."""
+    from roundelay.recipes.known import check_recipe, check_strategy
+
+    if not options.script:
+        if options.recipe is None:
+            raise UserError("storm needs a recipe, or --script FILE.")
+        check_recipe(options.recipe, options.overrides)
+        if options.strategy:
+            check_strategy(options.strategy)
+        return
+    if not Path(options.script).is_file():
+        raise UserError(f"--script {options.script}: there is no such file.")
+    only = {"--strategy": options.strategy, "--pace": options.pace, "--decode": options.decode}
+    if given := [name for name, value in only.items() if value]:
+        raise UserError(f"{given[0]} is for recipes: give the script its own options behind --.")
+
+
+def _print(found: "StormResult") -> None:
+    from roundelay_lab.storm.story import middle_and_worst
+
+    rows = []
+    calm, stormy = found.results
+    runs = (("undisturbed", found.undisturbed, calm), ("storm", found.storm, stormy), ("after", found.after, None))
+    for name, story, results in runs:
+        speed = f"{story.frames_per_second:,.{0 if found.counted == 'frames' else 1}f}"
+        row = [name, f"{story.seconds:.0f}", speed, f"{len(story.struck)}", f"{story.starts}"]
+        if results is None:
+            rows.append((*row, "", ""))
+            continue
+        loss = results.losses.get("dev")
+        wer = "  ".join(f"{split} {one.wer:.2f} %" for split, one in results.wer.items())
+        rows.append((*row, "" if loss is None else f"{loss:.4f}", wer))
+    print_table(["", "seconds", f"{found.counted}/s", "faults", "starts", "dev loss", "WER"], rows)
+    counts: dict[str, list[float | None]] = {}
+    victims: dict[str, list[float | None]] = {}
+    for one in found.storm.recoveries():
+        counts.setdefault(one.struck.kind, []).append(one.others)
+        victims.setdefault(one.struck.kind, []).append(one.victim)
+    lines = []
+    for kind, others in counts.items():
+        cells = [
+            "" if pair is None else f"{pair[0]:.1f} (at most {pair[1]:.1f})"
+            for pair in (middle_and_worst(others), middle_and_worst(victims[kind]))
+        ]
+        lines.append((kind, f"{len(others)}", *cells))
+    if lines:
+        print_table(["fault", "times", "s until others go on", "s until all are back"], lines)
+    console.print(
+        found.whole + (f"; {found.storm.left} processes are left" if found.storm.left else ""),
+        markup=False,
+    )
+    if (calmed := found.storm.since_training().calmed) is not None:
+        console.print(
+            f"with more faults the run would not have ended: there were none after {calmed:.0f} s, so that is the most "
+            "it can be",
+            markup=False,
+        )

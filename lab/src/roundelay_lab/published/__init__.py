@@ -1,0 +1,1 @@
+"""The cost model beside speedups and hours that papers print."""

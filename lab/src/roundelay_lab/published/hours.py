@@ -1,0 +1,220 @@
+"""The simulator against published hours: acoustic models of 2,000 hours on 16 to 128 GPUs of IBM's machines.
+
+Only hours are printed, one or two for each machine; epochs, minibatch and network are assumed for all (ibm.yaml). So
+one number is fitted for each system, the seconds of a sequence on one of its GPUs, and what is left to predict is how
+hours change with the number of GPUs. All hours come from the simulator, event by event.
+
+The step from 64 to 128 GPUs is printed twice (2.28 and 1.98 hours) and is 1.15 times as fast with twice the GPUs. Three
+things could make it so: a cost that each minibatch has however small it is, an interface between nodes that is full, or
+hours in which no GPU computes. Each alone meets both times with one more number; `knee` says what each would then make
+of 256 GPUs, of larger minibatches, of smaller messages.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib import resources
+from typing import Literal
+
+import yaml
+
+from roundelay.core.configure import build
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster, VirtualLink, VirtualLinks
+from roundelay.simulation.timing import time_strategy
+from roundelay.strategies import make_strategy
+from roundelay.strategies.base import Strategy
+
+SIMULATED_ROUNDS = 48
+"""Minibatches of a learner that are simulated, at least; the first of them should not count for much."""
+FIT_STEPS = 6
+"""Of a fit."""
+PEAK_FLOPS = {"P100": 10.6e12, "V100": 15.7e12}
+"""Operations a second in single precision, by the maker's data sheets."""
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """Values that the publications do not print, the same for all rows.
+
+    minibatch: sequences of all learners together. parameters: of the network.
+    """
+
+    epochs: int
+    minibatch: int
+    sequence_frames: int
+    parameters: int
+
+
+@dataclass(frozen=True)
+class System:
+    """A machine: learners of a node, and bytes a second of a node's network interface, which they share."""
+
+    learners: int
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class PrintedHours:
+    """A printed training time. below: it is an upper bound."""
+
+    source: str
+    system: str
+    gpus: int
+    strategy: str
+    hours: float
+    use: Literal["fitted", "predicted", "aside"]
+    below: bool = False
+
+
+@dataclass(frozen=True)
+class IbmHours:
+    """Content of ibm.yaml."""
+
+    assumed: Assumed
+    corpus_frames: float
+    systems: Mapping[str, System]
+    inside: VirtualLink
+    rows: tuple[PrintedHours, ...]
+
+    @property
+    def minibatches(self) -> float:
+        """Minibatches of a learner in the whole training."""
+        frames = self.assumed.minibatch * self.assumed.sequence_frames
+        return self.corpus_frames * self.assumed.epochs / frames
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A system with its fitted numbers.
+
+    sequence: seconds of a sequence on one GPU. minibatch: seconds that each minibatch takes besides.
+    idle: hours of the whole training in which no GPU computes.
+    """
+
+    system: System
+    inside: VirtualLink
+    sequence: float
+    minibatch: float = 0.0
+    idle: float = 0.0
+
+    def cluster(self, name: str, gpus: int, assumed: Assumed) -> VirtualCluster:
+        """So many GPUs of it."""
+        full, rest = divmod(gpus, self.system.learners)
+        between = VirtualLink(latency=5e-6, bandwidth=self.system.bandwidth, shared=True)
+        return VirtualCluster(
+            name=name,
+            nodes=(*([Node(self.system.learners, full)] if full else []), *([Node(rest)] if rest else [])),
+            compute=Compute(seconds=self.minibatch, seconds_per_frame=self.sequence / assumed.sequence_frames),
+            links=VirtualLinks(inside=self.inside, between=between),
+            allreduce=Allreduce("hierarchical"),
+            model_bytes=4.0 * assumed.parameters,
+        )
+
+
+@dataclass(frozen=True)
+class ComparedHours:
+    """A row and what the model makes of it."""
+
+    row: PrintedHours
+    hours: float
+
+    @property
+    def error(self) -> float:
+        """Relative; of an upper bound, how far it is exceeded."""
+        error = self.hours / self.row.hours - 1
+        return max(0.0, error) if self.row.below else error
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One thing that alone makes 64 and 128 GPUs of system D as fast as printed.
+
+    flops: arithmetic a second of a GPU that follows. hours: by the name of a change that was not printed.
+    """
+
+    name: str
+    fitted: str
+    flops: float
+    hours: Mapping[str, float]
+
+
+def load_printed() -> IbmHours:
+    """The printed hours that come with the package."""
+    text = (resources.files(__package__) / "ibm.yaml").read_text(encoding="utf-8")
+    return build(IbmHours, yaml.safe_load(text))
+
+
+def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) -> float:
+    """Hours of the whole training on so many GPUs, in the simulator."""
+    assumed = printed.assumed
+    frames = assumed.minibatch * assumed.sequence_frames // gpus
+    rounds = max(SIMULATED_ROUNDS, getattr(strategy, "period", 1))
+    timed = time_strategy(strategy, machine.cluster("IBM", gpus, assumed), frames, rounds)
+    return machine.idle + timed.seconds / rounds * printed.minibatches / 3600
+
+
+def machines(printed: IbmHours) -> dict[str, Machine]:
+    """Every system, its seconds of a sequence such that its fitted row is met."""
+    found = {}
+    for row in printed.rows:
+        if row.use == "fitted":
+            unfitted = Machine(printed.systems[row.system], printed.inside, 0.0)
+            strategy = make_strategy(row.strategy)
+            sequence = row.hours
+            for _ in range(FIT_STEPS):  # hours are nearly in proportion to it
+                machine = replace(unfitted, sequence=sequence)
+                sequence *= row.hours / hours(printed, machine, row.gpus, strategy)
+            found[row.system] = replace(unfitted, sequence=sequence)
+    return found
+
+
+def compare_hours(printed: IbmHours) -> list[ComparedHours]:
+    """Every row, in the order of the file."""
+    fitted = machines(printed)
+    return [
+        ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(row.strategy)))
+        for row in printed.rows
+    ]
+
+
+def flops(printed: IbmHours, machine: Machine) -> float:
+    """Arithmetic a second of a GPU: six operations for each parameter and frame, forth and back."""
+    return 6 * printed.assumed.parameters * printed.assumed.sequence_frames / machine.sequence
+
+
+def knee(printed: IbmHours) -> list[Explanation]:
+    """Things that could make 128 GPUs of system D only 1.15 times as fast as 64, one at a time."""
+    rows = {row.gpus: row for row in printed.rows if row.source == "D"}
+    strategy = make_strategy(rows[64].strategy)
+    free = Machine(replace(printed.systems["D"], bandwidth=1e15), printed.inside, 0.0)
+    work = hours(printed, replace(free, sequence=1.0), 64, strategy)  # hours on 64 GPUs of 1 s a sequence
+    gain = 2 * (rows[64].hours - rows[128].hours)  # of halving each learner's sequences
+    sequence, rest = gain / work, rows[64].hours - gain
+    seconds = rest * 3600 / printed.minibatches
+    full = replace(free, sequence=rows[64].hours / work)
+    system = replace(full.system, bandwidth=1e8)  # so little that messages take all the time
+    for _ in range(FIT_STEPS):
+        taken = hours(printed, replace(full, system=system), 128, strategy)
+        system = replace(system, bandwidth=system.bandwidth * taken / rows[128].hours)
+    per_minibatch = replace(free, sequence=sequence, minibatch=seconds)
+    idle = replace(free, sequence=sequence, idle=rest)
+    full = replace(full, system=system)
+    candidates = (
+        ("a cost of every minibatch", f"{seconds:.3f} s", per_minibatch),
+        ("full network interfaces", f"{8e-9 * system.bandwidth:.0f} Gbit/s a node", full),
+        ("hours without any gradient", f"{60 * rest / printed.assumed.epochs:.1f} min an epoch", idle),
+    )
+    larger = replace(printed, assumed=replace(printed.assumed, minibatch=2 * printed.assumed.minibatch))
+    found = []
+    for name, fitted, machine in candidates:
+        run = partial(hours, machine=machine, strategy=strategy)
+        half = replace(machine, system=replace(machine.system, bandwidth=2 * machine.system.bandwidth))
+        changes = {
+            "64": run(printed, gpus=64),
+            "128": run(printed, gpus=128),
+            "256": run(printed, gpus=256),
+            "128, minibatch x 2": run(larger, gpus=128),
+            "128, half the bytes": hours(printed, half, 128, strategy),
+        }
+        found.append(Explanation(name, fitted, flops(printed, machine), changes))
+    return found

@@ -1,0 +1,193 @@
+"""Commands on hosts made of network namespaces: starting them, what they count, faults that happen to them."""
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from roundelay.runtime.launch.addresses import PEERS
+from roundelay_lab.namespaces.hosts import PATH, Hosts
+
+PORT = 29500
+SLOW_LINK = "2mbit"
+"""Rate of a link while it is slow."""
+LINK = "10gbit"
+"""Rate at other times, unless told otherwise."""
+
+
+@final
+@dataclass(frozen=True)
+class Look:
+    """News of a training since the last look.
+
+    Attributes:
+        counted: minibatches, or frames, trained and counted so far; several where there is news of several moments.
+        living: ranks of learners that live; None: nobody says.
+        label: of the training, once; else empty.
+        work: of each learner that is in the model, by rank: minibatches, frames, or means that it gave to; empty: no
+            news.
+    """
+
+    counted: tuple[int, ...] = ()
+    living: tuple[int, ...] | None = None
+    label: str = ""
+    work: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class StormCommand(ABC):
+    """The command that every host is given.
+
+    Attributes:
+        exp: its folder; output of each host goes to files beside it.
+        learners: on each host.
+        link: rate of every host's link, as tc takes it.
+        peers: any host may lead when the first is lost (ROUNDELAY_PEERS).
+    """
+
+    exp: Path
+    hosts: int
+    learners: int
+    link: str = LINK
+    peers: bool = False
+
+    @property
+    @abstractmethod
+    def spares_the_first(self) -> tuple[str, ...]:
+        """Kinds of faults that would end the run where they meet the first host."""
+
+    @property
+    @abstractmethod
+    def comes_back(self) -> bool:
+        """True where whoever was killed comes back by the same command while others go on."""
+
+    @property
+    def first_comes_back(self) -> bool:
+        """The same of the first host, where another leads in its place."""
+        return False
+
+    @abstractmethod
+    def told(self) -> dict[str, Any]:
+        """Everything that decides about the run."""
+
+    @abstractmethod
+    def on(self, hosts: Hosts) -> "HostedCommand":
+        """The command on hosts that are there."""
+
+
+class HostedCommand(ABC):
+    """A command while it runs on hosts. A host's command may be several processes."""
+
+    def __init__(self, hosts: Hosts, command: StormCommand) -> None:
+        self.hosts, self.command = hosts, command
+        self.processes: dict[int, list[subprocess.Popen[str]]] = {}  # by host
+        self._secret = secrets.token_hex(16)
+
+    @abstractmethod
+    def start(self, host: int) -> None:
+        """Give the command on a host, also again."""
+
+    @abstractmethod
+    def learner(self, host: int, choice: float) -> int | None:
+        """The process of one of a host's learners; None while it has none. `choice` from 0 to 1 says which."""
+
+    def takes_part(self, host: int) -> bool:
+        """Return True if a host whose command runs is, or was, in the run."""
+        return True
+
+    @abstractmethod
+    def look(self) -> Look:
+        """News since the last look."""
+
+    def _run(self, host: int, words: Sequence[str], local: int, learners: int) -> "subprocess.Popen[str]":
+        """Run words on a host, by the variables of torchrun for its learner `local`; the host leads `learners`."""
+        first, everybody = host * self.command.learners, self.command.hosts * self.command.learners
+        environment = {
+            "RANK": f"{first + local}",
+            "LOCAL_RANK": f"{local}",
+            "WORLD_SIZE": f"{everybody}",
+            "LOCAL_WORLD_SIZE": f"{learners}",
+            "MASTER_ADDR": self.hosts.address(0),
+            "MASTER_PORT": f"{PORT}",
+            "ROUNDELAY_SECRET": self._secret,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            PEERS: ",".join(map(self.hosts.address, range(self.command.hosts))) if self.command.peers else "",
+        }
+        with open(self.output(host), "a", encoding="utf-8") as output:
+            return self.hosts.start(
+                host,
+                [*_own_cores(host, self.command.hosts), *words],
+                env=environment,
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+            )
+
+    def output(self, host: int) -> Path:
+        """The file of a host's output."""
+        return self.command.exp.with_name(f"{self.command.exp.name}-host{host}.txt")
+
+    def status(self, host: int) -> int | None:
+        """Exit status of a host's command; None while it runs. Of several processes one that ended well decides."""
+        found = [process.poll() for process in self.processes[host]]
+        if None in found:
+            return None
+        return 0 if 0 in found else found[0]
+
+    def kill(self, process: int) -> None:
+        """Kill a process, if it is still there."""
+        _signal(process, signal.SIGKILL)
+
+    def stop(self, process: int) -> None:
+        """Stop a process until `resume`, if it is still there."""
+        _signal(process, signal.SIGSTOP)
+
+    def resume(self, process: int) -> None:
+        """Let a stopped process go on, if it is still there."""
+        _signal(process, signal.SIGCONT)
+
+    def end(self, host: int) -> None:
+        """Ask a host's command to end."""
+        for process in self.processes[host]:
+            if process.poll() is None:
+                _signal(process.pid, signal.SIGTERM)
+
+    def crash(self, host: int) -> None:
+        """Kill all that runs on a host."""
+        self.hosts.crash(host)
+        for process in self.processes[host]:
+            process.wait()
+
+    def slow(self, host: int) -> None:
+        """The host's link is slow from now on."""
+        self.hosts.rate(SLOW_LINK, host)
+
+    def swift(self, host: int) -> None:
+        """The host's link is as it was."""
+        self.hosts.rate(self.command.link, host)
+
+    def left(self) -> list[int]:
+        """Processes of all hosts."""
+        return [process for host in range(self.command.hosts) for process in self.hosts.processes(host)]
+
+
+def _signal(process: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, number)
+
+
+def _own_cores(host: int, hosts: int) -> list[str]:
+    """The words that give a host its share of this machine's cores; none where there are more hosts than cores."""
+    cores = sorted(os.sched_getaffinity(0))
+    each = len(cores) // hosts
+    if not each or not shutil.which("taskset", path=PATH):
+        return []
+    return ["taskset", "-c", ",".join(map(str, cores[host * each : (host + 1) * each]))]

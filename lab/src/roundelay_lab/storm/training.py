@@ -1,0 +1,149 @@
+"""`roundelay train` on hosts made of network namespaces, and the news that its files tell."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from roundelay.core.errors import UserError
+from roundelay.core.live import Live, read_live
+from roundelay.core.parsing import parse_json
+from roundelay.core.records import EVENTS, CurvePoint, Record, RunStarted, Segment, from_mapping, of_kind, read_events
+from roundelay_lab.namespaces.hosts import Hosts
+from roundelay_lab.storm.hosted import HostedCommand, Look, StormCommand
+
+
+@final
+@dataclass(frozen=True)
+class TrainingCommand(StormCommand):
+    """`roundelay train`.
+
+    Attributes:
+        recipe: name, or file.
+        options: further words of the command.
+    """
+
+    recipe: str = ""
+    options: tuple[str, ...] = ()
+
+    @property
+    def spares_the_first(self) -> tuple[str, ...]:
+        return () if self.peers else ("crash", "cut")
+
+    @property
+    def comes_back(self) -> bool:
+        return True
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "recipe": self.recipe,
+            "hosts": self.hosts,
+            "learners": self.learners,
+            "options": [*self.options],
+            "link": self.link,
+            "peers": self.peers,
+        }
+
+    def on(self, hosts: Hosts) -> "HostedTraining":
+        return HostedTraining(hosts, self)
+
+
+@final
+class HostedTraining(HostedCommand):
+    """A training while it runs."""
+
+    def __init__(self, hosts: Hosts, command: TrainingCommand) -> None:
+        super().__init__(hosts, command)
+        words = [sys.executable, "-m", "roundelay", "train", command.recipe, "--exp", str(command.exp.resolve())]
+        self._words = [*words, *command.options]
+        self._tail = EventsTail(command.exp)
+
+    def start(self, host: int) -> None:
+        self.processes[host] = [self._run(host, self._words, 0, self.command.learners)]
+
+    def takes_part(self, host: int) -> bool:
+        return bool(self._forks(host))  # the server is started once the first host has answered
+
+    def _forks(self, host: int) -> dict[int, int]:
+        """Return the fork server's processes, itself and learners among them, with the parent of each."""
+        parents: dict[int, int] = {}
+        for process in self.hosts.processes(host):
+            with suppress(OSError):
+                if b"forkserver" in Path(f"/proc/{process}/cmdline").read_bytes():
+                    stat = Path(f"/proc/{process}/stat").read_text()
+                    parents[process] = int(stat.rpartition(")")[2].split()[1])
+        return parents
+
+    def learner(self, host: int, choice: float) -> int | None:
+        parents = self._forks(host)
+        found = sorted(process for process, parent in parents.items() if parent in parents)
+        return found[min(int(choice * len(found)), len(found) - 1)] if found else None
+
+    def look(self) -> Look:
+        records = self._tail.new()
+        label = next((record.label for record in records if isinstance(record, RunStarted)), "")
+        counted = tuple(record.frames for record in records if isinstance(record, CurvePoint | Segment))
+        live = self._live()
+        ended = all(self.status(host) is not None for host in self.processes)
+        living = None if live is None or live.living is None else tuple(live.living)
+        return Look(counted, () if ended else living, label, work_of(self._tail.segments()) if ended else ())
+
+    def _live(self) -> Live | None:
+        """The present state of the run; None if it says none."""
+        with suppress(UserError):  # damaged: the next one is not
+            return read_live(self.command.exp)
+        return None
+
+
+def work_of(segments: Sequence[Segment]) -> tuple[int, ...]:
+    """Return the work of each learner that entered the model, by rank: means that it gave to, where all learners take
+    them; else frames. What one has trained between its last mean and its death is in no model."""
+    whole: list[int] = []
+    for segment in segments:
+        work = segment.learner_means if any(segment.learner_means) else segment.learner_frames
+        whole += [0] * (len(work) - len(whole))
+        for rank, number in enumerate(work):
+            whole[rank] += number
+    return tuple(whole)
+
+
+@final
+class EventsTail:
+    """New records of `events.jsonl`, which may be cut back when a run goes back to a checkpoint."""
+
+    def __init__(self, exp: Path) -> None:
+        self._path, self._read, self._known = exp / EVENTS, 0, set[str]()
+
+    def segments(self) -> Sequence[Segment]:
+        """Return those that are in the log now."""
+        try:
+            return of_kind(read_events(self._path), Segment)
+        except UserError:
+            return []
+
+    def new(self) -> Sequence[Record]:
+        """Records since the last call, in order."""
+        try:
+            size = self._path.stat().st_size
+            if size < self._read:
+                self._read = 0
+            if size == self._read:
+                return []
+            with open(self._path, "rb") as file:
+                file.seek(self._read)
+                data = file.read()
+        except FileNotFoundError:
+            return []
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read += len(whole)
+        found: list[Record] = []
+        for line in whole.decode("utf-8", "replace").splitlines():
+            if line in self._known:
+                continue
+            self._known.add(line)
+            with suppress(ValueError, TypeError, AttributeError):
+                record = from_mapping(parse_json(line))
+                found += [record] if record is not None else []
+        return found

@@ -1,0 +1,67 @@
+"""Commands of other packages: entry points of the group `roundelay.commands`.
+
+An entry point bears the name of its command and names a function `add(command: Command)` that adds it, as those of this
+folder do. It is loaded when its command is asked for, so that a package that is broken harms no other command.
+"""
+
+import argparse
+from collections.abc import Container, Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+
+GROUP = "roundelay.commands"
+OF_THE_LABORATORY = ("calibrate", "claims", "published", "storm")
+"""Commands that come with the package `roundelay-lab`, folder `lab` of the repository."""
+
+
+def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
+    """Return the commands of all installed packages, by name.
+
+    Args:
+        taken: names that they may not have.
+
+    Raises:
+        UserError: one of them has such a name, or two packages have a command of the same; names them.
+    """
+    found: dict[str, EntryPoint] = {}
+    for one in entry_points(group=GROUP):
+        if one.name in taken:
+            raise UserError(f"the package {_package(one)} has a command {one.name!r}, which Roundelay has itself.")
+        other = found.setdefault(one.name, one)
+        if other.value != one.value:
+            raise UserError(
+                f"the packages {_package(other)} and {_package(one)} both have a command {one.name!r}: uninstall one."
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def add_plugin(found: EntryPoint, command: Command) -> None:
+    """Add the command of an entry point to the command line.
+
+    Raises:
+        UserError: it cannot be loaded, or has another name than its entry point; names the package.
+    """
+    try:
+        add = found.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"the command {found.name!r} of the package {_package(found)} cannot be loaded: {error}."
+        ) from error
+    added: list[str] = []
+
+    def noting(name: str, run: object, text: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+        added.append(name)
+        return command(name, run, text, examples)
+
+    add(noting)
+    if added != [found.name]:
+        raise UserError(
+            f"the entry point {found.name!r} of the package {_package(found)} adds {', '.join(added) or 'no command'}: "
+            "the command must have the name of its entry point."
+        )
+
+
+def _package(found: EntryPoint) -> str:
+    return found.dist.name if found.dist else found.value

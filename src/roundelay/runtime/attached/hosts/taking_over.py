@@ -1,0 +1,142 @@
+"""The beginning of a host that leads in the place of another (runtime/hosts/control/succession.py): passes over data.
+
+The leader tells the next host how far passes over data have come. What it could no longer tell, the others know: each
+keeps the last minibatches that its learners were given.
+
+Legend: L learners.
+"""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+
+from roundelay.runtime.attached import passes
+from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.hosts.control.finding import LOOKS, PAUSE_SECONDS
+from roundelay.runtime.hosts.control.messages import DrawRequest, Passes, Stays
+from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.control.succession import KnownHosts
+from roundelay.runtime.messages import InvalidMessage
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.views import NONE
+
+RECENT = 1024
+"""Minibatches that a host remembers its learners were given."""
+
+Given = tuple[int, passes.Key, int]
+"""A learner's rank, a pass, and the number of a minibatch in it."""
+
+
+@final
+class Recent:
+    """The last minibatches that the learners of this host were given, in turn."""
+
+    def __init__(self) -> None:
+        self._given: deque[Given] = deque(maxlen=RECENT)
+
+    def note(self, rank: int, key: passes.Key, index: int) -> None:
+        """One was given."""
+        if index != NONE:
+            self._given.append((rank, key, index))
+
+    def all(self) -> tuple[Given, ...]:
+        """Return all of them."""
+        return tuple(self._given)
+
+
+def of_these(given: Sequence[Given], ranks: Sequence[int]) -> Sequence[Given]:
+    """Return minibatches that learners of a host with these ranks were given.
+
+    Raises:
+        InvalidMessage: they are others'.
+    """
+    if any(rank not in ranks for rank, _, _ in given):
+        raise InvalidMessage(f"minibatches of learners who are not among {list(ranks)}")
+    return given[:RECENT]
+
+
+@final
+class PassReplica:
+    """Tells the next host what has changed in passes."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._to: RemoteHost | None = None
+        self._rows: dict[int, list[int]] = {}
+        self._holds: list[int] = []
+
+    def look(self, inside: Sequence[RemoteHost]) -> None:
+        """Send it, if something has.
+
+        Raises:
+            LinkError: that host is gone.
+        """
+        to = min(inside, key=lambda remote: remote.host, default=None)
+        if to is None:
+            return
+        rows = dict(self._rows) if to is self._to else {}
+        slots, numbers, holds = passes.changes(self._arena, rows)
+        if slots or to is not self._to or holds != self._holds:
+            count = int(self._arena.view(PassTables).count[0])
+            to.monitored.say(Passes(tuple(slots), count), [np.array([*numbers, *holds], np.int64).tobytes()])
+            self._to, self._rows, self._holds = to, rows, holds
+
+
+def enter_replica(arena: Arena, message: Passes) -> None:
+    """Store what `PassReplica` has sent: all of it, or nothing.
+
+    Raises:
+        InvalidMessage: it is none.
+    """
+    payload = bytes(message.payload)
+    whole = len(payload) % 8 == 0
+    numbers = np.frombuffer(payload, np.int64).tolist() if whole else []
+    if not (whole and passes.enter_changes(arena, message.slots, numbers, message.count)):
+        raise InvalidMessage(f"{len(payload)} bytes are no passes")
+
+
+@final
+class TakingOver:
+    """The beginning of another leader: hosts that live come to it, and say what they know. Called under the host's
+    gate, but for `complete`."""
+
+    def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Recent) -> None:
+        self._host, self._hosts = host, hosts
+        self._awaited = {tuple(hosts.ranks[number]) for number in hosts.after() if number != hosts.own}
+        self._deadline = time.monotonic() + 2 * host.terms.host_patience + LOOKS * PAUSE_SECONDS
+        self._given = list(recent.all())
+        self.conducted: dict[tuple[int, ...], int] = {}
+        """By the ranks of a host, the last meeting that it has heard of."""
+        self.waiting: list[tuple[RemoteHost, DrawRequest]] = []
+        """Requests that cannot be answered before."""
+
+    def heard(self, remote: RemoteHost, message: Stays) -> None:
+        """A host has come.
+
+        Raises:
+            InvalidMessage: it names learners of others.
+        """
+        self._given += of_these(message.given, remote.ranks)
+        self.conducted[remote.ranks] = message.conducted
+
+    def complete(self, inside: Sequence[RemoteHost]) -> bool:
+        """Are all there, or those who are not lost?"""
+        there = {remote.ranks for remote in inside} & self.conducted.keys()
+        return self._awaited <= there or self.overdue
+
+    @property
+    def overdue(self) -> bool:
+        """Nobody comes any more."""
+        return time.monotonic() > self._deadline
+
+    def settle(self) -> None:
+        """Others are lost, and what they held is drawn again."""
+        host = self._host
+        here = {*host.here, *(rank for ranks in self.conducted for rank in ranks)}
+        lost = [rank for ranks in self._hosts.ranks for rank in ranks if rank not in here]
+        host.lose(lost)
+        passes.take_over(host.arena, self._given, lost)

@@ -1,0 +1,245 @@
+"""Agent: every host but the one that leads. It finds that host, says what it is, and hears from then on who takes part.
+
+So far it is the same in a run of `roundelay train` (agent.py), where it does what the coordinator says, and in a
+session of attached learners (runtime/attached/hosts/agent.py), who do what they do by themselves.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from queue import SimpleQueue
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import wall_clock
+from roundelay.runtime.clocks import pause
+from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.host_links import HostLinks
+from roundelay.runtime.hosts.control.messages import (
+    Built,
+    End,
+    Give,
+    HostRefused,
+    Living,
+    Meet,
+    Piece,
+    Prepared,
+    Replied,
+    Welcome,
+)
+from roundelay.runtime.hosts.control.peers import LocalLearners
+from roundelay.runtime.hosts.control.succession import KnownHosts
+from roundelay.runtime.hosts.terms import HostHello, HostTerms, JoinHello, fingerprint, identity
+from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
+from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
+from roundelay.runtime.launch.rendezvous import Rendezvous
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Dialect, Message
+
+ASKED_SECONDS = 2.0
+"""Seconds after which it is asked again where the first host is, and whether to look for it any longer."""
+LEADS_AGAIN_SECONDS = 0.2
+"""Interval at which a host is asked again whether it leads."""
+
+
+class HostAgent(ABC):
+    """Agent of this host.
+
+    Args:
+        listener: this host's.
+        links: of this host, for what its learners do with others.
+        dialect: messages of the host that leads.
+        session: the number of the session to which it comes (`PendingJoins`).
+        wake: called from the thread of the link when something was heard, or nothing more will be.
+    """
+
+    def __init__(
+        self,
+        place: HostPlace,
+        terms: HostTerms,
+        listener: Listener,
+        links: HostLinks,
+        dialect: Dialect,
+        session: int = 0,
+        wake: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._place, self._terms, self._listener, self._links = place, terms, listener, links
+        self._dialect, self._session, self._wake = dialect, session, wake
+        self._learners: LocalLearners
+        """Learners of this host, once they are there."""
+        self.link: MonitoredLink | None = None
+        """To the host that leads."""
+        self.hosts = KnownHosts()
+        self._beside: tuple[str, int] | None = None  # a vector of no learner here that the host that leads may send
+        self._orders: SimpleQueue[Message] = SimpleQueue()
+        self._lost = ""  # why the link is
+        self._over: End | HostRefused | None = None
+        self._generation = -1  # of what it was told last of who takes part; before that, it does not
+        self._traffic = TrafficCounters(0, self._readings)
+
+    # The link ---------------------------------------------------------------------------------------------------------
+
+    def _find(
+        self,
+        seconds: float,
+        other: tuple[Address, int] | None = None,
+        stays: bool = False,
+        stop: Callable[[], object] = lambda: None,
+    ) -> MonitoredLink:
+        """Return a link to the first host, sought for so many seconds, on which this host has said what it is.
+
+        Args:
+            other: address and lowest rank of another host that leads in its place.
+            stays: this host has taken part before, under another that led.
+            stop: called every other second; raises where the first host is to be sought no longer.
+
+        Raises:
+            LinkTimeout: it does not answer.
+            UserError: somebody else does.
+        """
+        place, terms, deadline = self._place, self._terms, wall_clock() + seconds
+        ranks, life = (place.ranks[0], len(place.ranks)), str(self._listener.hello.get("life", ""))
+        hello = JoinHello(
+            ranks, place.learners, dict(terms.agreement), self._listener.address, life, self._session, stays
+        )
+        while True:
+            stop()
+            left = max(0.01, deadline - wall_clock())
+            address = first_address(place, left) if other is None else other[0]
+            try:
+                # It may have moved, where a store says where it is: ask again now and then.
+                link = Link.connect(
+                    address,
+                    place.secret,
+                    hello.said,
+                    min(left, ASKED_SECONDS),
+                    options=LinkOptions(terms.encrypt),
+                    expected=identity(0 if other is None else other[1]),
+                )
+                leader = HostHello.of(link)
+            except LinkTimeout as error:
+                if wall_clock() < deadline:
+                    continue
+                where = f"{address[0]}:{address[1]}"
+                raise LinkTimeout(f"nobody answers at {where} within {seconds:.3g} s ({error.__cause__})") from error
+            except LinkError as error:
+                if place.peers and other is None and wall_clock() < deadline:  # it may be about to lead
+                    pause(LEADS_AGAIN_SECONDS)
+                    continue
+                where = f"{address[0]}:{address[1]}"
+                raise UserError(f"rank {place.ranks[0]}: {error}. Is {where} the first host?") from error
+            self.hosts, link.patience = replace(self.hosts, first=leader.first, life=leader.life), terms.host_patience
+            return MonitoredLink(link, terms.host_patience)
+
+    def _follow(self, link: MonitoredLink) -> None:
+        """Hear the host that leads, over this link to it."""
+        self.link, self._orders = link, SimpleQueue()
+        self._lost, self._over, self._generation = "", None, -1
+        link.beat()
+        link.listen(self._dialect, self._hear, self._gone)
+
+    def _say_built(self) -> None:
+        """Say that the learners of this host are there, and what they would begin with."""
+        found = self._learners
+        initial = fingerprint(found.arena.vector("row", self._place.ranks[0]))
+        self._send(Built(found.parameters, initial, found.shards))
+
+    def _send(self, message: Message, *payload: bytes) -> None:
+        assert self.link is not None
+        try:
+            self.link.say(message, payload)
+        except LinkError as error:
+            self._gone(str(error))
+
+    def _gone(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        self._wake()
+
+    def _readings(self) -> Iterator[Reading]:
+        """Of all links of this host."""
+        if self.link is not None:
+            yield self.hosts.leader, self.link.link.sent_bytes, self.link.link.received_bytes, 0.0
+        yield from self._links.readings()
+
+    def close(self) -> None:
+        """Close the link to the host that leads. Safe to call twice."""
+        if self.link is not None:
+            self.link.close()
+
+    # What is heard ----------------------------------------------------------------------------------------------------
+
+    def _hear(self, message: Message) -> None:
+        """From the thread of the link: what must not wait."""
+        match message:
+            case Piece():
+                bulk.take_piece(self._learners.arena, message, self._place.ranks, self._beside)
+                return
+            case Living():
+                self._hear_who_lives(message)
+            case End() | HostRefused():
+                self._over = message
+            case _:
+                if self._heard(message):
+                    return
+                self._orders.put(message)
+        self._wake()
+
+    @abstractmethod
+    def _heard(self, message: Message) -> bool:
+        """Hear what else must not wait; False: it may."""
+
+    def _hear_who_lives(self, living: Living) -> None:
+        if living.generation <= self._generation:
+            return
+        self._generation, hosts = living.generation, living.hosts
+        leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == (self.hosts.first,)), 0)
+        self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader)
+        self._note_lives(living.alive)
+        self._links.endpoint.peers(living.addresses, hosts)
+
+    @abstractmethod
+    def _note_lives(self, alive: Sequence[int]) -> None:
+        """Learners live, or do not, by rank."""
+
+    # What is done -----------------------------------------------------------------------------------------------------
+
+    def _obey(self, order: Message) -> bool:
+        """Do what the host that leads says; False: it is for others to do.
+
+        Raises:
+            UserError: this host cannot reach others.
+        """
+        match order:
+            case Welcome():
+                bulk.enter_integers(self._learners.arena, self._place.ranks, order.integers)
+                self.hosts = replace(self.hosts, own=order.host, ranks=order.hosts)
+                self._traffic = TrafficCounters(order.host, self._readings)
+                self._links.settle(order.host, order.hosts, self._learners.parameters)
+                self._send(Prepared())
+            case Meet():
+                try:
+                    self._links.meet(order.addresses)
+                except (LinkError, TimeoutError) as error:
+                    raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
+                self._send(Replied())
+            case _:
+                return False
+        return True
+
+    def _give(self, order: Give) -> None:
+        """Send vectors of learners of this host."""
+        assert self.link is not None
+        ranks = [rank for rank in self._place.ranks if rank in order.rows]
+        try:
+            for name in order.names:
+                bulk.give(self.link, self._learners.arena, name, ranks, order.laid_out)
+        except LinkError as error:
+            self._gone(str(error))
+
+
+def first_address(place: HostPlace, seconds: float) -> Address:
+    """Return the address of the first host, as the environment says, or the store of its launcher."""
+    if not place.hosted:
+        return place.address, place.port
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -1,0 +1,165 @@
+"""Lease of the host that leads a session: two never lead at the same time, whatever the network does.
+
+The voters are processes of hosts. Whoever leads says in each heartbeat when that was sent; a voter repeats it, and
+follows nobody else for `seconds` after it has heard it. So the leader, which counts from the moment of sending, knows
+for how long the voter is its own. It leads as long as that is said of half of the voters, itself among them; a host
+that wants to lead in its place needs more than half of them, so there is always one whom both would need. Two hosts
+cannot tell a leader that is gone from one that is cut off, so the leader goes on, and the other does not.
+
+Voters change as hosts come and are lost. The leader numbers these views; a view is *in force* until a later one has
+been heard of by half of its voters, and whoever leads, or wants to, needs its voters in all views in force. One who
+wants to lead goes by the newest views that any of those who come to it has heard. So there is a voter in common again:
+half of an old view knows of the new one.
+
+A voter whose process is known to have ended votes for nobody. The leader need not count it; nor need one who wants to
+lead, if it knows that of all who do not come.
+
+Times are those of the clock of the host itself, in seconds. Nothing here waits, sends, or looks at a clock.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import final
+
+from roundelay.runtime.messages import Address
+
+ViewNumber = tuple[int, int]
+"""(how many led before, how many views the leader had before)"""
+
+
+@final
+@dataclass(frozen=True, order=True)
+class Voter:
+    """A process that speaks for a host.
+
+    Attributes:
+        rank: the lowest of its host.
+        life: tells the process from others that have spoken for that host.
+        address: at which it listens.
+    """
+
+    rank: int
+    life: str
+    address: Address
+
+
+@final
+@dataclass(frozen=True)
+class VoterView:
+    """The voters from some moment on, in the order of their ranks."""
+
+    number: ViewNumber
+    voters: tuple[Voter, ...]
+
+    @property
+    def lives(self) -> frozenset[str]:
+        """Of all voters."""
+        return frozenset(voter.life for voter in self.voters)
+
+
+Views = tuple[VoterView, ...]
+"""Those in force, the oldest first."""
+
+
+def newest(*views: Views) -> Views:
+    """Of what several hosts have heard, the last."""
+    return max((one for one in views if one), key=lambda one: (one[-1].number, one[0].number), default=())
+
+
+def may_win(views: Views, without: Iterable[str]) -> bool:
+    """Could one lead to whom all voters come but those who are `without`?"""
+    lost = {*without}
+    return bool(views) and all(2 * len(view.lives - lost) > len(view.lives) for view in views)
+
+
+@final
+class Promise:
+    """Promise of a host that follows: to follow nobody else for `seconds` after it has heard of the leader."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self.views: Views = ()
+        """As it has heard last."""
+        self.until = 0.0
+        """The moment until which it follows nobody else."""
+
+    def heard(self, views: Views, now: float) -> None:
+        """The leader has said so."""
+        self.views, self.until = newest(self.views, views), now + self._seconds
+
+
+@final
+class Lease:
+    """Lease of one host.
+
+    Args:
+        own: the life of its process.
+        views: in force, as far as it knows.
+        leads: it is the first leader; False: it wants to lead in the place of another.
+    """
+
+    def __init__(self, own: str, seconds: float, views: Views, now: float, leads: bool) -> None:
+        self._own, self._seconds, self.views, self.leads = own, seconds, views, leads
+        self._over = False  # it led, and does no more
+        self._ended = set[str]()
+        self._seen: dict[str, ViewNumber] = {}  # the newest view of which a voter has heard
+        self._until: dict[str, float] = {}  # up to when a voter follows this host
+        if leads:  # nobody has heard of a view, so nobody can lead in its place
+            self._until = {life: now + seconds for view in views for life in view.lives}
+
+    def heard(self, life: str, sent: float, seen: ViewNumber, now: float) -> None:
+        """A voter has heard what was sent then, and of that view."""
+        if sent <= now:
+            self._until[life] = max(self._until.get(life, 0.0), sent + self._seconds)
+        self._seen[life] = max(self._seen.get(life, seen), seen)
+        self._retire()
+
+    def ended(self, life: str, now: float) -> None:
+        """The process of a voter has surely ended."""
+        if not self.leads or self.holds(now):  # what somebody did before it ended counts
+            self._ended.add(life)
+
+    def learn(self, views: Views) -> None:
+        """Another, who comes to this host that wants to lead, has heard of these."""
+        if not self.leads:
+            self.views = newest(self.views, views)
+
+    def begin(self, voters: Iterable[Voter], now: float) -> None:
+        """Lead from now on, with these voters, which the lease allows."""
+        self.leads, (term, _) = True, self.views[-1].number
+        self._append(VoterView((term + 1, 0), tuple(sorted(voters))), now)
+
+    def change(self, voters: Iterable[Voter], now: float) -> None:
+        """From now on these vote, as far as it is for this host to say. Who is new among them follows nobody yet."""
+        term, number = self.views[-1].number
+        self._append(VoterView((term, number + 1), tuple(sorted(voters))), now)
+
+    def _append(self, view: VoterView, now: float) -> None:
+        if self.holds(now) and view.lives != self.views[-1].lives:
+            for life in view.lives.difference(*(one.lives for one in self.views)):
+                self._until[life] = now + self._seconds
+            self.views += (view,)
+            self._retire()
+
+    def holds(self, now: float) -> bool:
+        """Does this host lead; or might it, if it wants to?"""
+        mine = {self._own, *(life for life, until in self._until.items() if until > now)}
+        enough = self._enough if self.leads else self._more
+        found = not self._over and bool(self.views) and all(enough(view.lives, mine) for view in self.views)
+        self._over = self._over or (self.leads and not found)
+        return found
+
+    def _enough(self, voters: frozenset[str], mine: set[str]) -> bool:
+        living = voters - self._ended
+        return 2 * len(living & mine) >= len(living)
+
+    def _more(self, voters: frozenset[str], mine: set[str]) -> bool:
+        return 2 * len(voters & mine) > len(voters) or voters - mine <= self._ended
+
+    def _retire(self) -> None:
+        """Views of which enough voters of all in force know a later one are no longer in force."""
+        for at in reversed(range(1, len(self.views) if self.leads else 0)):
+            know = {self._own, *(life for life, seen in self._seen.items() if seen >= self.views[at].number)}
+            if all(self._enough(view.lives, know) for view in self.views[: at + 1]):
+                self.views = self.views[at:]
+                return

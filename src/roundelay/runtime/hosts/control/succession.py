@@ -1,0 +1,96 @@
+"""Succession: which host leads when the first one is lost.
+
+Every other host notices that its link is gone, and asks the leader's address who listens there. Nobody, or another
+process: the leader has ended, and the lowest host that lives is the next one. The same process: only the link was cut,
+and this host is lost. No answer at all: nobody can say whether the leader lives, and two leaders would be two runs.
+
+A session of attached learners goes on as it is (`may_be_led_by_another`): the others come to the next host, which leads
+if more than half of the hosts come to it, and not before the leader has given up (lease.py, leading.py). Strategies
+with a centre have it on the first host, and those whose learners wait for each other cannot lose anybody: their
+sessions end with their leader. A run of `roundelay train` begins anew from its last checkpoint, as a smaller run
+(`led_by_another`), and only when the leader has surely ended; the next host has a copy of that checkpoint (copies.py).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from roundelay.runtime.hosts.control.finding import PeerState, ask_all, inquire
+from roundelay.runtime.hosts.control.lease import Voter
+from roundelay.runtime.hosts.terms import HostTerms
+from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Address
+from roundelay.strategies.base import Strategy
+
+
+@final
+@dataclass(frozen=True)
+class KnownHosts:
+    """The hosts of a run or session, as the leader has last told them.
+
+    Attributes:
+        own: number of this host.
+        leader: number of the one that leads.
+        first: its lowest rank.
+        ranks: of each host.
+        addresses: at which they listen; ("", 0) where one is lost.
+        life: of the leader's process.
+    """
+
+    own: int = -1
+    leader: int = 0
+    first: int = 0
+    ranks: Sequence[Sequence[int]] = ()
+    addresses: Sequence[Address] = ()
+    life: str = ""
+
+    def after(self) -> list[int]:
+        """Hosts that may lead next, the first one first."""
+        return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
+
+
+def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
+    """Return whether a process of another host has ended. It may have been started again, also at another address."""
+    found = inquire(voter.address, place, terms, {"first": voter.rank, "life": voter.life})
+    if found is PeerState.SILENT and place.peers:
+        hellos = ask_all(place, terms, "")
+        if any(hello.first == voter.rank and hello.life != voter.life for hello in hellos):
+            return PeerState.ENDED
+    return found
+
+
+def may_be_led_by_another(strategy: Strategy) -> bool:
+    """Return whether a session can outlive the process of its first host."""
+    return not strategy.traits.synchronous and strategy.traits.model != "centre"
+
+
+class LedByAnother(Exception):
+    """The first host has ended, and the run goes on from its last checkpoint without it.
+
+    Attributes:
+        place: of this host then.
+        former: the ranks so far of all learners that are left, in the order of their new ones.
+    """
+
+    def __init__(self, place: HostPlace, former: Sequence[int]) -> None:
+        super().__init__(f"learners {', '.join(map(str, place.ranks))} of {place.learners}")
+        self.place, self.former = place, tuple(former)
+
+
+def led_by_another(place: HostPlace, hosts: KnownHosts) -> LedByAnother | None:
+    """Return the place of this host in a run once the one that leads has ended: those that are left lead each other in
+    the order in which they were, with ranks that follow each other, and the lowest of them is the first. None: there is
+    none, since nobody has said that another may lead, or this host does not take part."""
+    left = hosts.after()
+    if hosts.own not in left or not place.peers or place.begin:
+        return None
+    former, leads = [rank for number in left for rank in hosts.ranks[number]], hosts.addresses[left[0]]
+    then = replace(
+        place,
+        ranks=tuple(map(former.index, hosts.ranks[hosts.own])),
+        learners=len(former),
+        address=leads[0],
+        port=leads[1],
+        listen=leads if hosts.own == left[0] else (place.listen[0], 0),
+    )
+    return LedByAnother(then, former)

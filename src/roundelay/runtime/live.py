@@ -1,0 +1,128 @@
+"""Keeps `live.json` up to date while a run, or a session of somebody else's loop, trains: for `roundelay status`."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from roundelay.core.live import (
+    EVALUATING,
+    INTERRUPTED,
+    RUN_FAILED,
+    STARTING,
+    TRAINING,
+    Live,
+    LostSeen,
+    whoami,
+    write_live,
+)
+from roundelay.runtime.base import Glance, wall_clock
+from roundelay.runtime.clocks import unix_clock
+
+EVERY_SECONDS = 5.0
+"""Interval at which it is written while nothing but numbers change."""
+AT_MOST_EVERY = 1.0
+"""And when something else does: epochs of toy problems take milliseconds."""
+
+
+class LiveFile:
+    """Of one run. Use it as a context manager: an exception that ends the run is noted.
+
+    Args:
+        folder: of the file.
+        epoch_of: frames of an epoch.
+        label: of a session, whose progress is counted in steps: its strategy, in words. It trains from the beginning.
+    """
+
+    def __init__(self, folder: Path, learners: int, epoch_of: int = 0, label: str = "") -> None:
+        self._folder, doing = folder, TRAINING if label else STARTING
+        self._now = Live(written_at=0.0, **whoami(), doing=doing, learners=learners, epoch_of=epoch_of, label=label)
+        self._written = -AT_MOST_EVERY  # on the wall clock
+        self._changed = True
+        self._before: tuple[float, int, Sequence[int]] | None = None  # time, frames, and by rank, when last written
+        self._seen: dict[int, tuple[int, float]] = {}  # by rank: frames, and since when so many
+        self._done = 0  # frames of this epoch in earlier segments
+
+    def train(self, epoch: int, done: int) -> None:
+        """Training begins, or goes on where `done` frames of the epoch are trained."""
+        self._done, self._before, self._seen = done, (wall_clock(), 0, ()), {}
+        self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
+
+    def look(self, glance: Glance) -> None:
+        """Records how far the segment is; called a few times a second."""
+        now = wall_clock()
+        for rank, frames in enumerate(glance.learner_frames):
+            if self._seen.get(rank, (-1, 0.0))[0] != frames:
+                self._seen[rank] = frames, now
+        lost = [LostSeen(rank=one.rank, reason=one.reason, replaced=one.replaced) for one in glance.lost]
+        hosts = list(glance.hosts)
+        living = None if glance.living is None else list(glance.living)
+        known = self._now
+        session = bool(known.label)
+        self._changed |= known.loss is None or (known.lost, known.living) != (lost, living)
+        self._changed |= [host.alive for host in known.hosts] != [host.alive for host in hosts]
+        self._now = dataclasses.replace(
+            known,
+            epoch_frames=0 if session else self._done + glance.frames,
+            steps=glance.steps if session else 0,
+            loss=glance.loss,
+            staleness=glance.staleness,
+            consensus_distance=glance.consensus_distance,
+            living=living,
+            lost=lost,
+            hosts=hosts,
+            learner_idle_s=[round(now - since, 3) for _, since in self._seen.values()],
+        )
+        if now - self._written >= (AT_MOST_EVERY if self._changed else EVERY_SECONDS):
+            done = glance.steps if session else glance.frames
+            self._now = dataclasses.replace(self._now, **self._speed(now, done, glance.learner_frames))
+            self._before = now, done, glance.learner_frames
+            self._write()
+
+    def evaluate(self) -> None:
+        """The model is evaluated."""
+        self._change(doing=EVALUATING)
+
+    def finish(self) -> None:
+        """The run has come to its end: from now on its results say what there is to say."""
+        with suppress(OSError):
+            (self._folder / Live.FILE).unlink(missing_ok=True)
+
+    def interrupt(self) -> None:
+        """The user has stopped it."""
+        self.end(INTERRUPTED)
+
+    def _speed(self, now: float, done: int, by_rank: Sequence[int]) -> Mapping[str, Any]:
+        """Since it was last written."""
+        if self._before is None:
+            return {}
+        then, frames, before = self._before
+        seconds = max(now - then, 1e-9)
+        each = [round((n - b) / seconds, 3) for n, b in zip(by_rank, before or [0] * len(by_rank), strict=True)]
+        return {"frames_per_second": round((done - frames) / seconds, 3), "learner_speed": each}
+
+    def _change(self, **fields: Any) -> None:
+        self._now, self._changed = dataclasses.replace(self._now, **fields), True
+        if wall_clock() - self._written >= AT_MOST_EVERY:
+            self._write()
+
+    def end(self, how: str, why: str = "") -> None:
+        """It has ended, in one of the words of core/live.py."""
+        self._now = dataclasses.replace(self._now, doing=how, why=why)
+        self._write()
+
+    def _write(self) -> None:
+        write_live(self._folder, dataclasses.replace(self._now, written_at=unix_clock()))
+        self._written, self._changed = wall_clock(), False
+
+    def __enter__(self) -> Self:
+        self._write()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self.end(RUN_FAILED, str(error) or type(error).__name__)
