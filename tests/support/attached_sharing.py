@@ -164,14 +164,10 @@ def save(folder: Path, strategy: str, workers: int) -> None:
 def resume(folder: Path, strategy: str, workers: int) -> None:
     """The rest of that epoch."""
     loop = Loop(strategy, "stream", folder, workers, folder / "saves")
-    trained = list[str]()
     with loop.session:
         assert loop.shared.epoch == 0
-        for names in loop.batches():
-            loop.step()
-            trained += names
-        next_epoch = [name for names in loop.batches() for name in names if loop.step() is None]
-    report(law="resumed", rank=loop.session.rank, trained=trained, next=next_epoch)
+        rest, after = ([name for names in go_through(loop, False) for name in names] for _ in range(2))
+    report(law="resumed", rank=loop.session.rank, trained=rest, next=after)
 
 
 def die(folder: Path, workers: int) -> None:

@@ -54,9 +54,7 @@ class SharedBatches(Shared):
         _check(batches, learner.rank)
         super().__init__(learner, number, ShareTerms(first=UNKNOWN if compared else ANY), progress)
         self._batches, self._compared = batches, compared
-        parts = list(_parts(batches))
-        self._tell = [tell for part in parts if callable(tell := getattr(part, "set_epoch", None))]
-        self._told_by: list[Any] = [part for part in parts if isinstance(getattr(part, "epoch", None), int)][:1]
+        self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
 
     def __len__(self) -> int:
@@ -72,7 +70,8 @@ class SharedBatches(Shared):
         super().begin(now)
 
     def _told_epoch(self) -> int | None:
-        return next((part.epoch for part in self._told_by), None)
+        said = (getattr(part, "epoch", None) for part in self._parts)
+        return next((epoch for epoch in said if isinstance(epoch, int)), None)
 
     def _whole_pass(self) -> PassLeft:
         together, rest = self._together, tuple[range, ...]()
@@ -81,8 +80,8 @@ class SharedBatches(Shared):
         return PassLeft(len(together), 0, (), rest)
 
     def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
-        for tell in self._tell:
-            tell(epoch)
+        for part in self._parts:
+            part.set_epoch(epoch)
         self._told = self._told_epoch()
         numbered = _Numbered(self._batches, self._learner.rank, self._begin if self._compared else lambda _: None)
         self._compared = False
