@@ -85,10 +85,11 @@ class Drawing(Iterator[Any]):
             if number is None:
                 self._ended = True
                 break
+            self._drawn.append(drawn := _Drawn(number, shared, True))
             item = self._fetch(number)
-            self._drawn.append(_Drawn(number, shared, item is not MISSING))
             if item is not MISSING:
                 return item
+            drawn.real = False
         self.settle()
         raise StopIteration
 
