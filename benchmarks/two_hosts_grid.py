@@ -26,6 +26,7 @@ WAYS = (
     "adpsgd",
     "adpsgd+fragments=8",
     "ssgd",
+    "delay-by-one",
     "bsp,period=50",
     "bmuf,period=50",
     "diloco,period=50",

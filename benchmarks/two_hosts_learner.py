@@ -23,7 +23,7 @@ class Way:
     wire: str = "fp32"
     share: float | None = None
     encrypts: bool = True
-    rate: str = "fastest"
+    rate: str = "auto"
 
     @classmethod
     def of(cls, text: str) -> "Way":
@@ -35,7 +35,7 @@ class Way:
             given.get("wire", "fp32"),
             float(given["share"]) if "share" in given else None,
             given.get("encrypt", "yes") != "no",
-            given.get("rate", "fastest"),
+            given.get("rate", "auto"),
         )
 
 

@@ -2,20 +2,26 @@
 
     python benchmarks/unequal.py                                        # a noisy quadratic
     python benchmarks/unequal.py --task text --text FILE                # the next character of a text
+    python benchmarks/unequal.py --task characters --text FILE --loss 2.12 --rates 5.7e-3      # by a transformer
+    python benchmarks/unequal.py --falling 50 --rates 0.1 0.14 0.2               # rates that fall to 0
 
 Each line is a way to train with some learners, of which one takes so many times as long for a minibatch: with equal
-weights, by progress (docs/strategies/gossip.md#adpsgd), or by progress under the default rate of `attach`, `fastest`
-(docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
+weights, by progress (docs/strategies/gossip.md#adpsgd), or by progress under the rates `fastest` and `gain`, the
+default of `attach` (docs/stability.md), each at its own best learning rate of a grid of factors 1.4. Prints
 the rate, the seconds to the loss (mean and range over seeds; a fast learner takes 0.1 s a minibatch), and how many
 times sooner that is than one fast learner alone; the same at the best rate of that one. A rate at the edge of the grid
 is marked: the grid is too narrow.
+
+With `--falling SECONDS` rates fall in a straight line to 0. One learner trains for so long, and the loss to reach is
+its last, in the mean over seeds; others train for shorter and shorter times, and what is printed is the time after
+which they end there (a straight line between two that were tried).
 """
 
 import argparse
 import gzip
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +39,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, SegmentPlan
-from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster
+from roundelay.runtime.sim.cluster import Compute, Handicap, Node, VirtualCluster, VirtualLink, VirtualLinks
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import make_strategy
@@ -45,9 +51,19 @@ TEAMS: dict[str, tuple[float, ...]] = {
     "two, one 10 times slower": (1, 10),
     "two equal and one 3 times slower": (1, 1, 3),
     "two equal and one 10 times slower": (1, 1, 10),
+    "four equal": (1,) * 4,
+    "16 equal": (1,) * 16,
     "16, one 10 times slower": (*(1,) * 15, 10),
 }
 """Times that learners take for a minibatch, by what they are called."""
+
+
+GPU_LINKS = VirtualLinks(VirtualLink(5e-6, 25e9), VirtualLink(5e-6, 12.5e9, shared=True))
+GPU_BYTES = 4 * 43_154_944
+"""Of `--gpu-hosts`: hosts of four V100 and one port of 100 Gbit/s, a network of 43 million parameters, as in
+src/roundelay/simulation/ibm.yaml; a minibatch takes 0.12 s there, and GRADIENT_SECONDS here."""
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+"""Of the time of one alone, that a team is given where rates fall."""
 
 
 class Reached(Exception):
@@ -134,16 +150,26 @@ class Problem:
 
 def problem(options: argparse.Namespace) -> Problem:
     """Return the problem that was asked for."""
+    rule: LocalOptimizer = Sgd(momentum=options.momentum) if options.momentum is not None else Sgd()
     if options.task == "quadratic":
 
         def make(seed: int) -> Learner:
             return Quadratic(parameters=100, curvature=(0.05, 1.0), noise=options.noise, seed=seed).build()
 
-        return Problem(make, Sgd(), 1, options.loss or 0.12, [0.0125 * 2 ** (n / 2) for n in range(16)], 2000)
+        return Problem(make, rule, 1, options.loss or 0.12, [0.0125 * 2 ** (n / 2) for n in range(16)], 2000)
+    adam = TorchOptimizer("adamw") if options.momentum is None else rule
+    rates = [1e-3 * 2 ** (n / 2) for n in range(12)]
+    if options.task == "characters":
+        from learners_rate import ROWS, CharacterLearner
+        from learners_rate import Characters as Rows
+
+        def made(seed: int) -> Learner:
+            return CharacterLearner(Rows(options.text, seed, 1 << 30))
+
+        return Problem(made, adam, ROWS, options.loss or 2.12, rates, 600, 25)
     examples = Characters(options.text)
     learner = Hashed(character_network(examples.characters), examples)
-    rates = [1e-3 * 2 ** (n / 2) for n in range(12)]
-    return Problem(lambda _: learner, TorchOptimizer("adamw"), 32, options.loss or 1.9, rates, 6000, 50)
+    return Problem(lambda _: learner, adam, 32, options.loss or 1.9, rates, 6000, 50)
 
 
 @dataclass(frozen=True)
@@ -161,21 +187,46 @@ WAYS: tuple[tuple[str, str, LearnersRate], ...] = (
     ("equal", "adpsgd,weights=equal", "as-is"),
     ("progress", "adpsgd,weights=progress", "as-is"),
     ("fastest", "adpsgd", "fastest"),
+    ("gain", "adpsgd", "gain"),
 )
 """Weights in words, strategy, and factor on the learning rate."""
 
 
-def seconds_to_loss(of: Problem, way: Way, rate: float, exchange: float, seed: int, patience: float) -> float:
-    """Virtual seconds until the model has the loss; infinity: it has not before `patience` is over."""
-    factors = way.factors
-    learner = Watched(of.make(seed))
+@dataclass(frozen=True)
+class Falling(SegmentPlan):
+    """An epoch whose rate falls to 0."""
+
+    def rate(self, round_: int) -> float:
+        return self.learning_rate * (1 - round_ / self.epoch.rounds)
+
+
+def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, learner: Watched) -> SimRuntime:
+    """The learners of a way, at their costs."""
+    factors, learners = way.factors, len(way.factors)
     slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
-    nodes, compute = (Node(1, len(factors)),), Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
-    cost = CostModel(cluster=VirtualCluster("unequal", nodes, compute, exchange=exchange, stragglers=slow))
-    known = make_strategy(way.strategy), WatchedTask(learner), of.optimizer, len(factors), seed
-    made = Cluster(*known, shared_minibatch=False, rate=way.factor)
-    pieces = math.ceil(of.steps * sum(1 / factor for factor in factors) / len(factors)) * len(factors)
-    with SimRuntime(made, cost) as runtime:
+    compute = Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
+    cluster = VirtualCluster("unequal", (Node(1, learners),), compute, exchange=options.exchange, stragglers=slow)
+    if options.gpu_hosts:
+        cluster = replace(
+            cluster, exchange=None, nodes=(Node(4, -(-learners // 4)),), links=GPU_LINKS, model_bytes=GPU_BYTES
+        )
+    known = make_strategy(way.strategy), WatchedTask(learner), of.optimizer, learners, seed
+    return SimRuntime(Cluster(*known, shared_minibatch=False, rate=way.factor), CostModel(cluster=cluster))
+
+
+def plan_of(of: Problem, way: Way, seconds: float, seed: int) -> EpochPlan:
+    """As many minibatches as the learners train in so many seconds."""
+    learners, each = len(way.factors), sum(1 / factor for factor in way.factors) / len(way.factors)
+    pieces = math.ceil(seconds / GRADIENT_SECONDS * each) * learners
+    return EpochPlan(0, pieces * of.frames, of.frames * learners, learners, seed)
+
+
+def seconds_to_loss(
+    of: Problem, way: Way, rate: float, options: argparse.Namespace, seed: int, patience: float
+) -> float:
+    """Virtual seconds until the model has the loss; infinity: it has not before `patience` is over."""
+    learner = Watched(of.make(seed))
+    with simulation(of, way, options, seed, learner) as runtime:
         every, following = of.looked_at * GRADIENT_SECONDS, 0.0
 
         def look() -> None:
@@ -189,9 +240,8 @@ def seconds_to_loss(of: Problem, way: Way, rate: float, exchange: float, seed: i
                     raise TimeoutError
 
         learner.look = look
-        plan = EpochPlan(0, pieces * of.frames, of.frames * len(factors), len(factors), seed)
         try:
-            runtime.segment(SegmentPlan(plan, rate))
+            runtime.segment(SegmentPlan(plan_of(of, way, of.steps * GRADIENT_SECONDS, seed), rate))
         except Reached:
             return runtime.now
         except TimeoutError:
@@ -199,14 +249,46 @@ def seconds_to_loss(of: Problem, way: Way, rate: float, exchange: float, seed: i
     return math.inf
 
 
-def best(of: Problem, way: Way, rates: Sequence[float], exchange: float, seeds: int) -> dict[float, list[float]]:
+def loss_after(of: Problem, way: Way, rate: float, options: argparse.Namespace, share: float) -> tuple[float, float]:
+    """Return the seconds of a training at a falling rate, and the loss that it ends with, in the mean over seeds.
+    (Seconds in which only a slow learner is still at its last minibatch are not counted.)"""
+    losses = []
+    for seed in range(1, options.seeds + 1):
+        learner = Watched(of.make(seed))
+        with simulation(of, way, options, seed, learner) as runtime:
+            runtime.segment(Falling(plan_of(of, way, options.falling * share, seed), rate))
+            losses.append(learner.evaluate(runtime.consensus(), "dev").mean_loss)
+    return options.falling * share, float(np.mean(losses))
+
+
+def falling(of: Problem, options: argparse.Namespace, ways: Sequence[Way], rates: Sequence[float]) -> Iterator[str]:
+    """Lines of the table where rates fall."""
+    alone = {rate: loss_after(of, ways[0], rate, options, 1.0) for rate in rates}
+    rate = min(alone, key=lambda one: alone[one][1])
+    whole, wanted = alone[rate]
+    at = f"{rate:.3g}" + " (edge)" * (len(rates) > 1 and rate in (rates[0], rates[-1]))
+    yield f"| one alone | | {at} | {whole:.1f} | 1.00 | loss {wanted:.4f} |"
+    for way in ways[1:]:
+        found = []
+        for share in SHARES:
+            found.append(loss_after(of, way, rate, options, share))
+            if found[-1][1] > wanted:
+                break
+        seconds = math.inf
+        if len(found) > 1:
+            (long, low), (short, high) = found[-2:]
+            seconds = short + (long - short) * max(0.0, (high - wanted) / (high - low))
+        yield f"| {way.name} | {way.weights} | {rate:.3g} | {seconds:.1f} | {whole / seconds:.2f} | {found[0][1]:.4f} |"
+
+
+def best(of: Problem, way: Way, rates: Sequence[float], options: argparse.Namespace) -> dict[float, list[float]]:
     """Return seconds by seed, of rates up to one that is far beyond the best."""
     found: dict[float, list[float]] = {}
     least = math.inf
     for rate in rates:
         found[rate] = []
-        for seed in range(1, seeds + 1):
-            found[rate].append(seconds_to_loss(of, way, rate, exchange, seed, 3 * least))
+        for seed in range(1, options.seeds + 1):
+            found[rate].append(seconds_to_loss(of, way, rate, options, seed, 3 * least))
         least = min(least, float(np.mean(found[rate])))
         if least < np.mean(found[rate]) / 1.5:
             break
@@ -216,28 +298,36 @@ def best(of: Problem, way: Way, rates: Sequence[float], exchange: float, seeds: 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", choices=("quadratic", "text"), default="quadratic")
+    parser.add_argument("--task", choices=("quadratic", "text", "characters"), default="quadratic")
     parser.add_argument("--text", type=Path, help="a text, compressed by gzip or not")
     parser.add_argument("--noise", type=float, default=0.3, help="of the quadratic's gradients (default: 0.3)")
     parser.add_argument("--loss", type=float, help="to be reached (default: 0.12; of the text 1.9 nats a character)")
     parser.add_argument("--teams", nargs="+", default=list(TEAMS), metavar="NAME", help="some of those of the table")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ways", nargs="+", default=[name for name, *_ in WAYS], metavar="WEIGHTS")
-    parser.add_argument("--rate", type=float, help="the only learning rate that is tried (default: a grid)")
+    parser.add_argument("--rates", type=float, nargs="+", help="those that are tried (default: a grid)")
+    parser.add_argument("--momentum", type=float, help="SGD with so much (default: plain SGD, and AdamW for texts)")
+    parser.add_argument("--falling", type=float, metavar="SECONDS", help="of one alone, at rates that fall to 0")
     parser.add_argument("--exchange", type=float, default=0.02, help="seconds of an exchange (default: 0.02)")
+    parser.add_argument("--gpu-hosts", action="store_true", help="four learners a host, exchanges at the costs of GPUs")
     options = parser.parse_args()
-    if options.task == "text" and options.text is None:
-        parser.error("--task text: give --text FILE.")
+    if options.task != "quadratic" and options.text is None:
+        parser.error(f"--task {options.task}: give --text FILE.")
+    torch.set_num_threads(1)
     of, reference, own = problem(options), math.nan, math.nan
-    rates = of.rates if options.rate is None else [options.rate]
+    rates = of.rates if options.rates is None else options.rates
     print("| learners | weights | best rate | seconds to the loss | times sooner | at the rate of one alone |")
     print("|---|---|---|---|---|---|")
     lines = [Way("one alone", (1,), "sgd")]
     lines += [
         Way(name, TEAMS[name], how[1], *how[::2]) for name in options.teams for how in WAYS if how[0] in options.ways
     ]
+    if options.falling is not None:
+        for line in falling(of, options, lines, rates):
+            print(line, flush=True)
+        return
     for way in lines:
-        found = best(of, way, rates, options.exchange, options.seeds)
+        found = best(of, way, rates, options)
         rate = min(found, key=lambda one: float(np.mean(found[one])))
         mean = float(np.mean(found[rate]))
         if way.strategy == "sgd":

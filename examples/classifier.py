@@ -15,7 +15,7 @@ import sys
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 import roundelay  # <-
 
@@ -79,8 +79,8 @@ def main() -> None:
     parser.add_argument("--strategy", default="adpsgd")
     parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--examples", type=int, default=2000)
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--device", default="cpu", help="cuda: learners share the GPUs out")
     parser.add_argument("--save", metavar="DIR", help="save there after each epoch, and go on from there")
     options = parser.parse_args()
@@ -95,13 +95,15 @@ def main() -> None:
     torch.manual_seed(options.seed)  # else every learner takes rank 0's weights, and says so
     model = network().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
 
     session = roundelay.attach(model, optimizer, options.strategy, seed=options.seed, resume=options.save)  # <-
     if session.resumed is not None:
         scheduler.load_state_dict(session.resumed["scheduler"])
-    sampler = session.sampler(train, batch_size=32, seed=options.seed)  # <- not DistributedSampler
-    batches = DataLoader(train, batch_sampler=sampler)
+    # An epoch is shared out. All examples as often as there are learners: each takes as many steps as one alone would.
+    shared = ConcatDataset([train] * session.learners)  # <-
+    sampler = session.sampler(shared, batch_size=32, seed=options.seed)  # <- not DistributedSampler
+    batches = DataLoader(shared, batch_sampler=sampler)
     with session:
         for epoch in range(sampler.epoch, options.epochs):
             for images, labels in batches:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from roundelay import schedule as schedules
+from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.checkpoint import (
     Checkpoint,
     Room,
@@ -27,7 +28,7 @@ from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
 from roundelay.run_directory import has_trained
 from roundelay.runtime.base import Cluster, ClusterState, LearnerDied, Outcome, staleness_summary
-from roundelay.runtime.learners_rate import minibatches_averaged, work_of
+from roundelay.runtime.learners_rate import work_of
 from roundelay.runtime.resize import TrainedBy
 
 FOLDER = "checkpoints"
@@ -75,7 +76,7 @@ class Position:
             counts.rate_factors, counts.steps, cluster.strategy, learners, cluster.minibatches_a_round
         )
         self.moved, self.longest = self.moved + moved, self.longest + longest
-        self.averaged += longest * minibatches_averaged(counts.steps)
+        self.averaged += longest * minibatches_averaged(counts.steps.tolist())
         if outcome.virtual_seconds is not None:
             self.virtual_s = round((self.virtual_s or 0.0) + outcome.virtual_seconds, 9)
         self.frames += counts.statistics.frames

@@ -224,7 +224,7 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
     checkpoint = load_checkpoint(path)
     state, trained = checkpoint.state, checkpoint.trained
     if trained is None:
-        shared, rate = not training.get("minibatch_per_learner"), training.get("rate", "fastest")
+        shared, rate = not training.get("minibatch_per_learner"), training.get("rate", "auto")
         strategy = make_strategy(training["strategy"], training["options"]).under(rate, shared)
         trained = TrainedBy.of(strategy, range(len(state.vectors["row"])))
     row = model_of(state, trained.holders, trained.weighed)

@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from roundelay.algorithms.gain import NOISE_SCALARS, PERIOD, GradientNoise, gain
+from roundelay.algorithms.averaging import minibatches_averaged
+from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PERIOD, GradientNoise, gain
+from roundelay.algorithms.local_update import Sgd
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
 from roundelay.recipes.recipe import Training, as_it_was
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.learners_rate import (
     RateFactor,
-    minibatches_averaged,
     said_at_end,
     said_at_start,
+    settled,
     work_of,
 )
+from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
@@ -68,6 +71,34 @@ def test_the_estimate_is_the_gain_of_gradients_with_that_noise(noise: float) -> 
     assert np.abs(np.diff(found)).max() < 0.5, "the factor never jumps"
 
 
+def test_the_estimate_is_near_the_truth_after_the_first_steps_and_follows_gradients_that_become_short() -> None:
+    """The mean gradient goes from long to a hundredth of that, beneath noise that stays."""
+    drawn, known, found = np.random.default_rng(1), GradientNoise(np.zeros(len(NOISE_SCALARS))), []
+    for step in range(EARLY + 20 * PERIOD):
+        mean = torch.full((400,), 10.0 if step < EARLY else 0.1)
+        if known.wants(step):
+            known.look(step, mean + torch.from_numpy(drawn.standard_normal(400, dtype=np.float32)))
+        found.append(gain(known.signal, 4))
+    assert found[EARLY - 1] == pytest.approx(gain(100 / 101, 4), rel=0.02)
+    assert found[-1] == pytest.approx(gain(0.01 / 1.01, 4), rel=0.2), "means of products would say 1 still"
+    noisy = GradientNoise(np.zeros(len(NOISE_SCALARS)))
+    for step in range(EARLY):
+        noisy.look(step, torch.from_numpy(drawn.standard_normal(400, dtype=np.float32)))
+    assert gain(noisy.signal, 2) > 1.75
+
+
+def test_a_large_gradient_is_known_by_a_sample_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signal in the first half alone, so that the first elements, or the last, would say another share."""
+    monkeypatch.setattr("roundelay.algorithms.gain.MOST", 1 << 12)
+    drawn, mean = np.random.default_rng(2), torch.zeros(100_003)
+    mean[:50_000] = 1.0
+    known = GradientNoise(np.zeros(len(NOISE_SCALARS)))
+    for step in range(20 * PERIOD):
+        if known.wants(step):
+            known.look(step, mean + torch.from_numpy(drawn.standard_normal(100_003, dtype=np.float32)))
+    assert known.signal == pytest.approx(1 / 3, rel=0.1)
+
+
 def test_a_pair_whose_second_gradient_never_came_tells_nothing() -> None:
     scalars = np.zeros(len(NOISE_SCALARS))
     known = GradientNoise(scalars)
@@ -79,7 +110,7 @@ def test_a_pair_whose_second_gradient_never_came_tells_nothing() -> None:
     known.look(PERIOD, torch.full((3,), torch.nan))
     known.look(PERIOD + 1, torch.ones(3))
     assert known.signal == 1
-    assert not scalars[:3].any()
+    assert not scalars[:2].any()
 
 
 # Strategies ----------------------------------------------------------------------------------------------------------
@@ -174,13 +205,48 @@ def test_under_the_rate_of_the_fastest_the_work_is_that_of_the_fastest_and_the_n
     weighed, steps = make_strategy("adpsgd weights=progress"), np.array([300, 100])
     work, longest = work_of(1.2 * steps, steps, weighed, 2, 2)
     assert work / longest == pytest.approx(1)
-    assert minibatches_averaged(steps) == pytest.approx(1 / 0.84)
-    assert minibatches_averaged(np.array([7, 7, 7])) == pytest.approx(3)
-    assert minibatches_averaged(np.zeros(2, np.int64)) == 1
+    assert minibatches_averaged(steps.tolist()) == pytest.approx(1 / 0.84)
+    assert minibatches_averaged([7, 7, 7]) == pytest.approx(3)
+    assert minibatches_averaged([0, 0]) == 1
     known = "fastest", weighed, 2, False
     assert "as far in a second as the fastest of them alone" in said_at_start(*known)  # type: ignore[arg-type]
     assert "minibatches 1.19 times as large" in said_at_end(*known, work=1.0, averaged=1.19)  # type: ignore[arg-type]
     assert not said_at_start("fastest", make_strategy("asgd"), 2, shared=False)
+
+
+@pytest.mark.parametrize("speeds", [(1.0, 1.0), (1.0, 1 / 3), (1.0, 1.0, 0.1), (1.0,) * 5])
+@pytest.mark.parametrize("rank", [0, -1])
+def test_under_the_gain_unequal_learners_move_by_that_of_the_fastest_and_further_as_noise_allows(
+    speeds: tuple[float, ...], rank: int
+) -> None:
+    """With nothing but noise as far as keeps the noise of one learner at its rate: max(s) n, and f^2 sum p^2 s is as
+    large as f sum p s. Whoever is asked says the same."""
+    s, others = np.array(speeds), np.array([speed / (speeds[rank] + speed) for speed in speeds])
+    others[rank] = 0
+    noise = GradientNoise(np.zeros(len(NOISE_SCALARS)))
+    factor = RateFactor("gain", make_strategy("adpsgd weights=progress"), shared=False, noise=noise)
+    factor.live(range(len(speeds)))
+    shares, found = s / s.sum(), []
+    for share_of_noise in (0.0, 1.0):
+        noise.recall([share_of_noise, 100.0, 0.0])
+        found.append(factor.factor(PERIOD - 1, torch.Tensor, others=others))
+    assert found[0] * (shares * s).sum() == pytest.approx(s.max(), rel=0.02)
+    assert found[1] * (shares**2 * s).sum() == pytest.approx((shares * s).sum(), rel=0.02)
+
+
+def test_what_is_left_open_is_the_gain_where_rows_can_be_weighed() -> None:
+    for name, shared, meant in (
+        ("adpsgd", False, "gain"),
+        ("hadpsgd node_size=2", False, "gain"),
+        ("adpsgd weights=equal", False, "as-is"),
+        ("adpsgd", True, "as-is"),
+        ("ssgd", False, "as-is"),
+    ):
+        made = Cluster(make_strategy(name), NOISY, Sgd(), 4, shared_minibatch=shared, rate="auto")
+        assert made.rate == settled("auto", make_strategy(name), shared) == meant
+        assert made.strategy.weighed == (meant == "gain")
+        again = Cluster(made.strategy.under("auto", shared), NOISY, Sgd(), 4, shared_minibatch=shared, rate="auto")
+        assert again == made, "settled twice is settled once"
 
 
 def test_an_epoch_is_as_long_under_every_rate() -> None:
@@ -227,12 +293,19 @@ def test_a_session_under_the_gain_that_is_resumed_goes_on_bit_for_bit(strategy: 
         assert law[rank]["signal"] < 1, "else there is nothing to be kept"
 
 
-def test_attached_learners_go_by_progress_at_the_rate_of_the_fastest_unless_told_otherwise() -> None:
+def test_attached_learners_go_by_progress_and_the_gain_unless_told_otherwise() -> None:
+    law = attached()["by default"]
+    for rank in range(2):
+        assert law[rank]["adpsgd"][0] == "gain"
+        assert "weights='progress'" in law[rank]["adpsgd"][1]
+        assert law[rank]["adpsgd,weights=equal"][0] == law[rank]["ssgd"][0] == "as-is"
+
+
+def test_attached_learners_at_the_rate_of_the_fastest_go_by_progress() -> None:
     law = attached()["unequal"]
     for rank in range(2):
         assert law[rank]["rate"] == "fastest"
         assert "weights='progress'" in law[rank]["strategy"]
-        assert "weights='equal'" in law[rank]["plain"]
         assert law[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
     first, _, last = law[0]["factors"]
     assert first == 1, "the other has done nothing yet"
@@ -254,7 +327,7 @@ def test_a_learner_with_another_rate_is_refused() -> None:
 
 def test_learners_that_share_a_minibatch_are_kept_as_earlier_versions_kept_them() -> None:
     assert Training(strategy="adpsgd", learners=2).rate == "as-is"
-    assert Training(strategy="adpsgd", learners=2, minibatch_per_learner=64).rate == "fastest"
+    assert Training(strategy="adpsgd", learners=2, minibatch_per_learner=64).rate == "auto"
     assert Training(strategy="adpsgd", learners=2, rate="gain").rate == "gain"
 
 
@@ -262,3 +335,12 @@ def test_a_kept_recipe_of_an_earlier_version_goes_on_with_the_rate_of_one_learne
     for strategy in ("adpsgd:fixed-ring", "hadpsgd"):
         assert as_it_was({"training": {"strategy": strategy}})["training"]["rate"] == "as-is"
         assert as_it_was({"training": {"strategy": strategy, "rate": "fastest"}})["training"]["rate"] == "fastest"
+
+
+def test_a_run_that_one_learner_began_goes_on_with_two() -> None:
+    """What the gain keeps is there from the beginning, whatever the number of learners."""
+    made = Cluster(make_strategy("adpsgd"), NOISY, Sgd(), 1, shared_minibatch=False, rate="auto")
+    with SimRuntime(made) as alone, SimRuntime(replace(made, learners=2)) as both:
+        alone.segment(plan(PERIOD, 1, rate=0.01))
+        both.load(gone_on_with(alone.state(), both.cluster, TrainedBy.of(made.strategy, (0,))))
+        assert both.segment(plan(PERIOD, 2, rate=0.01)).counts.rate_factors.max() > PERIOD

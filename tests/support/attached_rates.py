@@ -9,7 +9,6 @@ import roundelay
 from roundelay.algorithms.gain import PERIOD
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
-from roundelay.strategies.base import Strategy
 from support.attached_resuming import alone, directory
 from support.launched import report
 from support.until import until
@@ -79,9 +78,9 @@ def other_rate() -> None:
 
 
 def unequal() -> None:
-    """By default: learner 0 takes 30 steps, then learner 1 ten, then learner 0 one more."""
+    """Learner 0 takes 30 steps, then learner 1 ten, then learner 0 one more."""
     model, turns = network(), ((0, 30), (1, 10), (0, 1))
-    with attached(model, "adpsgd") as session:
+    with attached(model, "adpsgd", rate="fastest") as session:
         before, factors = [0, 0], list[float]()
         for rank, steps in turns:
             counted = float(session._learner.counts.rate_factors[session.rank])
@@ -93,13 +92,16 @@ def unequal() -> None:
         session.meet()
         summary, rates = session.summary(), [group["lr"] for group in session.optimizer.param_groups]
     known = {"rate": summary["rate"], "rates": rates, "factors": factors, "strategy": repr(session.strategy)}
-    plain = repr(attached_and_left("as-is"))
-    report(law="unequal", rank=session.rank, plain=plain, **known)
+    report(law="unequal", rank=session.rank, **known)
 
 
-def attached_and_left(rate: str) -> Strategy:
-    with attached(network(), "adpsgd", rate=rate) as session:
-        return session.strategy
+def by_default() -> None:
+    """Rate and strategy where nothing is said, and where equal weights are."""
+    found = {}
+    for strategy in ("adpsgd", "adpsgd,weights=equal", "ssgd"):
+        with attached(network(), strategy) as session:
+            found[strategy] = session.summary()["rate"], repr(session.strategy)
+    report(law="by default", rank=session.rank, **found)
 
 
 def alone_at_last() -> None:
@@ -127,6 +129,7 @@ def main() -> None:
         whole("gain", strategy, 6 * PERIOD, rate="gain")
         resumed(strategy)
     unequal()
+    by_default()
     other_rate()
     alone_at_last()
 

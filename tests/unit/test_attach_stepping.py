@@ -546,7 +546,7 @@ def test_a_rate_that_is_a_number_is_the_strategys() -> None:
     session = roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "diloco", rate=0.5)
     assert session.strategy == make_strategy("diloco,rate=0.5")
     session.close()
-    with pytest.raises(UserError, match=r"rate is 'faster': choose one of fastest, as-is, gain, linear"):
+    with pytest.raises(UserError, match=r"rate is 'faster': choose one of auto, as-is, fastest, gain, linear"):
         roundelay.attach(network(), torch.optim.SGD(model.parameters(), lr=0.1), "adpsgd", rate="faster")
 
 

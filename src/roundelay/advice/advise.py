@@ -124,8 +124,9 @@ class BesideAlone:
     Of examples as many are supposed to be needed however many learners share them: then every gradient of several
     counts as much as one of a learner alone. It is so where learners share a small minibatch, or have a learning rate
     that makes up for their number, as far as the noise of gradients allows. At the other end, at the learning rate of
-    one learner and with a minibatch each, under the default (`rate="fastest"`), the common model moves as the fastest
-    learner's row where rows are weighed, and else for each gradient by the strategy's `moves`.
+    one learner and with a minibatch each, the common model moves as the fastest learner's row where rows are weighed
+    (the default, `rate="auto"`, goes further by the noise of gradients), and else for each gradient by the strategy's
+    `moves`.
 
     alone     one learner, on the fastest machine
     together  the best of several

@@ -67,8 +67,22 @@ def fastest_over_mean(others: Sequence[float]) -> float:
     Args:
         others: of each of the others its share s_j / (s_i + s_j) in the pair with row i, 0 to 1; 0: it does not count.
     """
-    ratios = [1.0] + [other / max(1 - other, _LEAST_SHARE) for other in others]
+    ratios = speeds(others)
     return max(ratios) * sum(ratios) / sum(ratio * ratio for ratio in ratios)
+
+
+def speeds(others: Sequence[float]) -> list[float]:
+    """Return how fast row i and the `others` are, in units of row i."""
+    return [1.0] + [other / max(1 - other, _LEAST_SHARE) for other in others]
+
+
+def minibatches_averaged(speeds: Sequence[float]) -> float:
+    """Return n where the mean of rows by shares p_l = s_l / sum s, which moves as far in a second as the fastest row,
+    does so by gradients of minibatches n times as large. It moves by sum p_l s_l a second, with the variance of
+    sum p_l^2 s_l gradients; n is the square of the first over the second and over max(s). L of equal speeds; 1 where
+    none moves."""
+    squares, cubes = sum(s * s for s in speeds), sum(s**3 for s in speeds)
+    return squares * squares / (cubes * max(speeds)) if cubes else 1.0
 
 
 def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:

@@ -9,7 +9,11 @@ s2 the variance of a minibatch's gradient (summed over parameters), m2 the squar
 r is n; where there is none, all n say the same, and r is 1.
 
 Neither is sent. A learner has minibatches one after the other, whose noise is independent: of two consecutive gradients
-g and h, g h is m2 in the mean, and (g g + h h) / 2 is s2 + m2. Two steps of `PERIOD` are looked at.
+g and h, g h is m2 in the mean, and (g g + h h) / 2 is s2 + m2. Their ratio is taken of each pair by itself, and it is
+ratios that are averaged: gradients become shorter by orders of magnitude while a network trains, and means of the two
+numbers would speak of the longest for long. (The mean of a ratio is not the ratio of means, but where there are many
+parameters both numbers are near theirs in each pair.) Every pair of the first `EARLY` steps is looked at, then one in
+`PERIOD` steps.
 
 Legend: P parameters.
 """
@@ -24,13 +28,21 @@ from torch import Tensor
 
 PERIOD: Final = 8
 """A pair of gradients is taken of so many steps."""
-KEPT_SHARE: Final = 0.9
-"""Share of the mean over pairs that is left when another comes: about ten are remembered."""
-NOISE_SCALARS: Final = ("noise squares", "noise products", "noise seen", "noise kept")
-"""Numbers that an estimate consists of: means of (g g + h h) / 2 and of g h, the weight of what was seen in them (0 to
-1), and the step after the one whose gradient is kept."""
+EARLY: Final = 32
+"""Of the first so many steps every pair is taken."""
+UNKNOWN: Final = 2
+"""Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
+REMEMBERED: Final = 5
+"""The last so many pairs count, about."""
+NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept")
+"""Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, and the step after the
+one whose gradient is kept."""
 EARLIER: Final = "earlier gradient"
 """Name of the vector (P,) in which the first gradient of a pair waits for the second."""
+MOST: Final = 1 << 22
+"""Elements of a gradient that are looked at, at most: a sample of so many says as much as all of a large model's."""
+_SPREAD: Final = 256
+"""Places in a larger one, evenly apart, that they are taken from."""
 _PIECE: Final = 16_384
 """Elements summed at a time: few enough that torch sums them on one thread, in one order."""
 
@@ -55,7 +67,7 @@ class GradientNoise:
 
     Args:
         scalars: (len(NOISE_SCALARS),), zero at first; changed in place.
-        earlier: (P,), overwritten; None: made when it is needed.
+        earlier: (P,), overwritten as far as it is needed; None: made when it is.
     """
 
     def __init__(self, scalars: NDArray[np.float64], earlier: Tensor | None = None) -> None:
@@ -64,44 +76,57 @@ class GradientNoise:
     @property
     def signal(self) -> float:
         """m2 / (s2 + m2), 0 to 1."""
-        squares, products, seen, _ = self._scalars.tolist()
-        return 1.0 if not seen else 1 - seen + seen * max(0.0, min(1.0, products / squares))
+        return max(0.0, min(1.0, 1 - float(self._scalars[0])))
 
     @staticmethod
     def wants(step: int) -> bool:
         """Return whether the gradient of this step is looked at."""
-        return step % PERIOD < 2
+        return step < EARLY or step % PERIOD < 2
 
     def look(self, step: int, gradient: Tensor) -> None:
         """Take the gradient (P,) of a step that is wanted. Steps are counted from 0, and may be left out."""
-        if step % PERIOD == 0:
+        if step % 2 == 0:
+            part = _part(gradient)
             if self._earlier is None:
-                self._earlier = torch.empty_like(gradient)
-            self._earlier.copy_(gradient)
-            self._scalars[3] = step + 1
-        elif self._scalars[3] == step and self._earlier is not None:
-            self._scalars[3] = 0
-            earlier = self._earlier
-            self._add((_inner(gradient, gradient) + _inner(earlier, earlier)) / 2, _inner(gradient, earlier))
+                self._earlier = torch.empty_like(part)
+            self._earlier[: len(part)].copy_(part)
+            self._scalars[2] = step + 1
+        elif self._scalars[2] == step and self._earlier is not None:
+            self._scalars[2] = 0
+            part = _part(gradient)
+            earlier = self._earlier[: len(part)]
+            self._add((_inner(part, part) + _inner(earlier, earlier)) / 2, _inner(part, earlier))
 
     def forget(self) -> None:
         """Drop the first gradient of a pair whose second has not come."""
-        self._scalars[3] = 0
+        self._scalars[2] = 0
 
     def seen(self) -> list[float]:
         """Return a copy of the numbers of an estimate."""
         return [float(number) for number in self._scalars]
 
     def recall(self, seen: Sequence[float]) -> None:
-        """Go on from what `seen` has returned, between two pairs."""
-        self._scalars[:] = seen
+        """Go on from what `seen` has returned, between two pairs. Earlier versions kept other numbers: then begin
+        anew."""
+        if len(seen) == len(self._scalars):
+            self._scalars[:] = seen
         self.forget()
 
     def _add(self, squares: float, products: float) -> None:
         if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
             return
-        for place, value in enumerate((squares, products, 1.0)):
-            self._scalars[place] += (1 - KEPT_SHARE) * (value - self._scalars[place])
+        self._scalars[0] += max(1 / REMEMBERED, 1 / (UNKNOWN + 1 + self._scalars[1])) * (
+            1 - products / squares - self._scalars[0]
+        )
+        self._scalars[1] += 1
+
+
+def _part(gradient: Tensor) -> Tensor:
+    """Return (P,), or `MOST` of its elements."""
+    if len(gradient) <= MOST:
+        return gradient
+    width = len(gradient) // _SPREAD
+    return gradient[: _SPREAD * width].view(_SPREAD, width)[:, : MOST // _SPREAD].reshape(-1)
 
 
 def _inner(x: Tensor, y: Tensor) -> float:

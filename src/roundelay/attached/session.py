@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.stepping import unwrapped
+from roundelay.attached.stepping import have_rates, unwrapped
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
 from roundelay.core.configure import build
@@ -38,7 +39,7 @@ from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World, live_folder, read_world, report_folder
-from roundelay.runtime.learners_rate import minibatches_averaged, said_at_end, said_at_start, work_of
+from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -77,7 +78,8 @@ def attach(
         options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
             `on_death`, "stop" or "go-on": what a death means to learners that wait for each other; and `rate`, of L
             learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
-            gradients; "gain", between the two, by their noise. A number is the strategy's option of that name.
+            gradients; "gain", between the two, by their noise; "auto", the default: "gain" under `adpsgd` and
+            `hadpsgd`, else "as-is" (docs/stability.md). A number is the strategy's option of that name.
 
     Raises:
         UserError: module, optimizer, strategy or environment is not fit for it, or learners disagree; says which rank.
@@ -85,7 +87,9 @@ def attach(
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
     between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
-    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "fastest"
+    rate: Any = options.pop("rate") if isinstance(options.get("rate"), str) else "auto"
+    if rate == "auto" and not all(map(have_rates, several)):
+        rate = "as-is"
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
@@ -457,7 +461,7 @@ class Session:
         if closing and not traits.synchronous:
             say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
         if closing:
-            known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps)
+            known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps.tolist())
             self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged))
 
     @contextmanager

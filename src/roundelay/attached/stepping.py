@@ -205,6 +205,11 @@ def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
                 rate.copy_(before)
 
 
+def have_rates(optimizer: Optimizer) -> bool:
+    """Return whether all groups of an optimizer have a learning rate that can be scaled."""
+    return all(isinstance(group.get("lr"), int | float | Tensor) for group in optimizer.param_groups)
+
+
 def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
     """Check that learning rates can be scaled.
 
@@ -212,8 +217,7 @@ def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
         UserError: a group has none; names the optimizer.
     """
     for optimizer in optimizers:
-        rates = [group.get("lr") for group in optimizer.param_groups]
-        if not all(isinstance(rate, int | float | Tensor) for rate in rates):
+        if not have_rates(optimizer):
             raise UserError(
                 f"rank {rank}: {type(optimizer).__name__} has a group whose lr is no number, so nothing is there that "
                 "rate='gain' or 'linear' could make larger: attach with rate='as-is'."

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-LearnersRate = Literal["fastest", "as-is", "gain", "linear"]
+LearnersRate = Literal["auto", "as-is", "fastest", "gain", "linear"]
 """Name of the factor on the learning rate where there are several learners (runtime/learners_rate.py)."""
 
 

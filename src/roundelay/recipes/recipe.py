@@ -48,10 +48,10 @@ class Training(HostOptions):
     minibatch       of a round, over ALL learners: each learner's is this divided by their number (256 where neither
                     this nor the next is given)
     minibatch_per_learner  or of every learner: a round has as many times that as there are learners (Li et al. 2017)
-    rate            of L learners, where each has a minibatch of its own: fastest, the learning rate of the schedule,
-                    and under adpsgd and hadpsgd so much larger that the model moves as far as that of the fastest
-                    alone; as-is, that of the schedule; linear, so much larger that the model moves by the sum of all
-                    gradients; gain, between the two, by the noise of gradients (docs/stability.md)
+    rate            of L learners, where each has a minibatch of its own: as-is, the learning rate of the schedule;
+                    fastest, under adpsgd and hadpsgd so much larger that the model moves as far as that of the fastest
+                    alone; linear, so much larger that the model moves by the sum of all gradients; gain, between the
+                    two, by the noise of gradients; auto: gain under adpsgd and hadpsgd, else as-is (docs/stability.md)
     minibatch_unit  of either: frames, or sequences, for networks that train on pieces of utterances. So many sequences
                     are the frames that as many pieces have on average
     order           of an epoch: shuffle (all frames), blocks (of some seconds, and what is in some hundred of them), or
@@ -94,7 +94,7 @@ class Training(HostOptions):
     objective: AnyObjective = CrossEntropy()
     minibatch: int | None = None
     minibatch_per_learner: int | None = None
-    rate: LearnersRate = "fastest"
+    rate: LearnersRate = "auto"
     minibatch_unit: Unit = "frames"
     seed: int = 0
     order: Literal["auto", "shuffle", "blocks"] = "auto"
@@ -155,7 +155,10 @@ class Training(HostOptions):
                 f"{size.option} is {size.number} {size.unit} for {self.learners} "
                 f"learner{'s' * (self.learners > 1)}: give at least one each."
             )
-        if not size.per_learner and self.rate == "fastest":  # the same there, and as earlier versions have kept it
+        if not size.per_learner and self.rate in (
+            "auto",
+            "fastest",
+        ):  # the same there, and as earlier versions have kept it
             object.__setattr__(self, "rate", "as-is")
 
     @property

@@ -26,7 +26,7 @@ from roundelay.core.rates import LearnersRate, Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.runtime.gathering import Gathered
-from roundelay.runtime.learners_rate import RateFactor, noise_memory, rate_factor
+from roundelay.runtime.learners_rate import RateFactor, noise_memory, rate_factor, settled
 from roundelay.runtime.messages import RowNumber
 from roundelay.strategies.base import Strategy
 
@@ -93,6 +93,7 @@ class Cluster:
     """Factor on the learning rate where there are several learners."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", settled(self.rate, self.strategy, self.shared_minibatch))
         object.__setattr__(self, "strategy", self.strategy.under(self.rate, self.shared_minibatch))
 
     @property
@@ -107,7 +108,8 @@ class Cluster:
 
     @property
     def _noise(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        return noise_memory(self.rate, self.strategy.largest_factor(self.learners, self.shared_minibatch))
+        several = max(2, self.learners)  # one learner keeps them as well: others may join when it is resumed
+        return noise_memory(self.rate, self.strategy.largest_factor(several, self.shared_minibatch))
 
     def rate_factor(self, memory: Mapping[str, Tensor], scalars: NDArray[np.float64]) -> RateFactor | None:
         """Return the factor on the learning rate of the learner that has this memory and these scalars; None: 1."""

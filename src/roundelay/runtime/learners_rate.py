@@ -5,7 +5,10 @@
               learners do (`Strategy.weighed`), the fastest's mass over the mean of masses by themselves
               (`fastest_over_mean`); else 1
     linear    the model moves by the sum of all gradients: 1 / `Strategy.distance`
-    gain      between the two, by the noise of gradients (algorithms/gain.py)
+    gain      between the two, by the noise of gradients (algorithms/gain.py). Where rows are weighed: that of `fastest`
+              times the gain of as many learners as one would need whose mean has the noise that the model then has
+              (`minibatches_averaged`)
+    auto      gain where rows can be weighed and each learner has a minibatch of its own, else as-is (`settled`)
 
 A factor is of the local update alone: what a schedule says, and what records call the learning rate, stay. It follows
 the learners that live.
@@ -18,14 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundelay.algorithms.averaging import fastest_over_mean
+from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged, speeds
 from roundelay.algorithms.gain import EARLIER, NOISE_SCALARS, GradientNoise, gain
 from roundelay.core.rates import LearnersRate
 from roundelay.strategies.base import Strategy
 
 _PARTS = 32
-"""The factor of `fastest` is a whole number of such parts of 1, and so seldom another: a compiled optimizer compiles
-anew for each."""
+"""A factor is a whole number of such parts of 1, and so seldom another: a compiled optimizer compiles anew for each."""
+
+
+def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRate:
+    """Return the rate that is meant, where `auto` leaves it open, for learners who share a round's minibatch or have
+    one each."""
+    if rate != "auto":
+        return rate
+    return "gain" if not shared and strategy.under("gain", shared).weighed else "as-is"
 
 
 @final
@@ -61,15 +71,16 @@ class RateFactor:
         shares (`Row.others`)."""
         if self.rate == "linear":
             return self._largest
-        if self.rate == "fastest" and others is not None:
-            known = {rank % len(others) for rank in self._living}
-            return round(_PARTS * fastest_over_mean([others[place] for place in known])) / _PARTS
-        if self.noise is None:
-            return 1.0
-        found = gain(self.noise.signal, self._largest, self._averaged)
-        if self.noise.wants(step) and not (empty and self._averaged == 1):
-            self.noise.look(step, gradient())
-        return found
+        found, minibatches = 1.0, self._largest
+        if others is not None:
+            known = [others[place] for place in {rank % len(others) for rank in self._living}]
+            found, alike = fastest_over_mean(known), self._averaged * len(self._living) / max(1, len(known))
+            minibatches = alike * minibatches_averaged(speeds(known))
+        if self.noise is not None:
+            found *= gain(self.noise.signal, minibatches, self._averaged)
+            if self.noise.wants(step) and not (empty and self._averaged == 1):
+                self.noise.look(step, gradient())
+        return round(_PARTS * found) / _PARTS
 
 
 def noise_memory(rate: LearnersRate, largest: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -95,25 +106,24 @@ def said_at_start(rate: LearnersRate, strategy: Strategy, learners: int, shared:
     if largest == 1:
         why = "they share one minibatch" if shared else f"{strategy.label} moves by the sum of their gradients already"
         return f"rate {rate}: {learners} learners train at the learning rate as it is, for {why}"
-    if rate == "fastest" and strategy.weighed:
-        return (
-            f"rate fastest: the model of {learners} learners moves as far in a second as the fastest of them alone "
-            "would, by gradients with less noise; rate gain or linear moves it further"
-        )
-    if usual:
-        return (
-            f"rate {rate}: each of {learners} learners trains at the learning rate of one, and the model moves by "
-            f"1/{largest:.3g} of the sum of their gradients; rate gain or linear moves it further"
-        )
-    if rate == "linear":
-        return (
-            f"rate linear: {learners} learners train at {largest:.3g} times the learning rate, so that the model "
-            + ("moves by the sum of their gradients")
-        )
-    return (
-        f"rate gain: {learners} learners train at 1 to {largest:.3g} times the learning rate, by the noise of their "
-        "gradients"
+    together, alone = f"the model of {learners} learners moves", "as far in a second as the fastest of them alone would"
+    noise = "by the noise of their gradients"
+    each = (
+        f"each of {learners} learners trains at the learning rate of one, and the model moves by 1/{largest:.3g} of "
+        "the sum of their gradients; rate gain or linear moves it further"
     )
+    said = {
+        "as-is": each,
+        "fastest": f"{together} {alone}, by gradients with less noise; rate gain moves it further"
+        if strategy.weighed
+        else each,
+        "linear": f"{learners} learners train at {largest:.3g} times the learning rate, so that the model moves by the "
+        "sum of their gradients",
+        "gain": f"{together} 1 to {largest:.3g} times {alone}, {noise}"
+        if strategy.weighed
+        else f"{learners} learners train at 1 to {largest:.3g} times the learning rate, {noise}",
+    }
+    return f"rate {rate}: {said[rate]}"
 
 
 def work_of(
@@ -130,14 +140,6 @@ def work_of(
     if strategy.weighed:  # masses are as steps
         return float((factors * steps).sum()) / max(1, int(steps.sum())), most
     return float(factors.sum()) * strategy.moves(learners, minibatches_a_round), most
-
-
-def minibatches_averaged(steps: NDArray[np.int64]) -> float:
-    """Return n where the model of learners with so many `steps` (L,) under rate `fastest` moves as that of the fastest
-    alone would by gradients of minibatches n times as large: by shares p_l as the steps it moves by sum p_l s_l, with
-    the variance of sum p_l^2 s_l gradients; n is the square of the first over the second and over the most steps."""
-    s = steps.astype(np.float64)
-    return float((s**2).sum() ** 2 / ((s**3).sum() * s.max())) if s.any() else 1.0
 
 
 def said_at_end(

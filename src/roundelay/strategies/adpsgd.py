@@ -17,8 +17,8 @@ Neighbour of the k-th exchange:
     random       anybody else, drawn by each learner for itself
     exponential  the learner 1, 2, 4, ... places ahead, by turns
 
-With `weights` "progress", the default under rate `fastest`, rows are weighed by what their learners do. Row l has a
-mass m_l, which grows by 1 with every update; the exchange of l with j is
+With `weights` "progress", the default under rates `gain` and `fastest`, rows are weighed by what their learners do.
+Row l has a mass m_l, which grows by 1 with every update; the exchange of l with j is
 
     x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
     m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 256 (`REMEMBERED`)
@@ -38,7 +38,8 @@ Under rate `fastest` (runtime/learners_rate.py) every learner's learning rate is
 so that the model advances as the fastest learner's row alone would. The variance that gradients add to it in a second,
 f^2 sum_l p_l^2 s_l = max(s)^2 sum(s^3) / sum(s^2)^2 of one gradient's, is at most max(s), that of the fastest alone:
 sum(s^2)^2 >= max(s)^2 sum(s^2) >= max(s) sum(s^3). So a slow learner never harms in this model, and takes noise away. A
-learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent.
+learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent. Rate
+`gain` goes further by the noise of gradients: f times the gain of as many learners as have a mean with that variance.
 
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.
@@ -104,9 +105,9 @@ class Asynchronous(Strategy):
 class PairAverages(Asynchronous):
     """Base of those whose exchange is a pair average, of equal weights or by progress.
 
-    `weights` "auto" is progress where rate `fastest` looks after the learning rate of learners with a minibatch each,
-    and equal elsewhere: under the other rates, and where learners share a round's minibatch, of which a slow one takes
-    less, and every gradient is to count alike.
+    `weights` "auto" is progress where rate `gain` or `fastest` looks after the learning rate of learners with a
+    minibatch each, and equal elsewhere: under the other rates, and where learners share a round's minibatch, of which a
+    slow one takes less, and every gradient is to count alike.
     """
 
     weights: Weights = "auto"
@@ -129,7 +130,7 @@ class PairAverages(Asynchronous):
     def under(self, rate: LearnersRate, shared: bool) -> Self:
         if self.weights != "auto":
             return self
-        return replace(self, weights="progress" if rate == "fastest" and not shared else "equal")
+        return replace(self, weights="progress" if rate in ("auto", "fastest", "gain") and not shared else "equal")
 
     def average(self, peer: int, places: int) -> Exchange:
         """The exchange with `peer`, one of `places` whose rows are models."""

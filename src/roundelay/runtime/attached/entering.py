@@ -23,6 +23,7 @@ from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_may_join, differing
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
+from roundelay.runtime.learners_rate import settled
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
@@ -59,11 +60,12 @@ class AttachTerms:
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
-    rate: LearnersRate = "fastest"  # what becomes of the optimizers' learning rates
+    rate: LearnersRate = "auto"  # what becomes of the optimizers' learning rates
 
     def __post_init__(self) -> None:
         if self.rate not in get_args(LearnersRate):
             raise UserError(f"rate is {self.rate!r}: choose one of {', '.join(get_args(LearnersRate))}.")
+        object.__setattr__(self, "rate", settled(self.rate, self.strategy, shared=False))
         object.__setattr__(self, "strategy", self.strategy.under(self.rate, shared=False))
         if self.on_death not in get_args(AttachedDeaths):
             raise UserError(f"on_death is {self.on_death!r}: choose one of {', '.join(get_args(AttachedDeaths))}.")
@@ -117,10 +119,10 @@ class Entrance:
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
         self.facts: dict[str, Any] = {
+            "rate": terms.rate,  # first: weights of the strategy follow it
             "strategy": repr(terms.strategy),
             "seed": terms.seed,
             "on_death": terms.on_death,
-            "rate": terms.rate,
             **terms.module,
             **terms.settings_in_common,
             "parameters": initial.numel(),

@@ -287,7 +287,7 @@ class AttachedLearner:
         """Return the factor on the optimizers' learning rates in the update by `gradient`, and count it. Where learners
         wait for each other it depends on what all of them know."""
         factor = 1.0
-        if self._terms.rate in ("gain", "linear") or (self.strategy.weighed and self.learners > 1):
+        if self.learners > 1 and (self._terms.rate in ("gain", "linear") or self.strategy.weighed):
             living = self.me.living if self.strategy.traits.synchronous else self._members.living
             self._rate.live(living)
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
