@@ -36,7 +36,7 @@ from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
-ATTEND_SECONDS = 0.02
+ATTEND_SECONDS = 0.1
 """Interval at which it looks who has come, and who is lost."""
 WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 """Meetings in which learners are shown the model to evaluate."""
