@@ -1,4 +1,4 @@
-"""The two wings joined: an acoustic model as a task for learners, and a recipe as a job.
+"""An acoustic recipe as a job, and its model on disk.
 
 Legend: P parameters, S tied states.
 """

@@ -1,4 +1,4 @@
-"""A job: everything a run is made of, whatever its runtime, task and strategy; and the wish to stop it."""
+"""A job: the runtime, task, strategy and other parts of a run; and the wish to stop it."""
 
 import math
 from collections.abc import Callable, Iterable

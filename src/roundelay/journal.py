@@ -1,4 +1,4 @@
-"""Writes down what a run does while it trains: records in `events.jsonl`; and tells loggers, TensorBoard among them."""
+"""Writes the records of a run to `events.jsonl` while it trains, and passes them to loggers, such as TensorBoard."""
 
 import dataclasses
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A run's directory: whose it is, that nobody else writes it, and what was made where."""
+"""A run's directory: its recipe, origin and log, and a lock against a second writer."""
 
 import errno
 import fcntl

@@ -1,5 +1,4 @@
-"""Signals that end a training, with a checkpoint, and other long commands, with a sentence on what is kept; and with an
-exit status that a scheduler knows.
+"""Signals that end a training with a checkpoint, and other long commands with a sentence on the work that is kept.
 
 SIGINT (Ctrl-C), SIGTERM (of Slurm, Kubernetes, systemd and whoever else takes a machine away), SIGUSR1 and SIGUSR2
 (Slurm's `--signal`, some time before that; submitit takes the latter) ask the run to stop at the next round. The exit

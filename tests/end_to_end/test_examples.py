@@ -79,3 +79,16 @@ def test_plain_on_two_hosts(tmp_path: Path) -> None:
 def test_lightning() -> None:
     command = in_turn_on("lightning_strategy", "adpsgd", "lightning_strategy", "ssgd")
     check(run_learners(2, str(in_turn.__file__), *command, by=LAUNCH).stdout, [DIGITS, DIGITS])
+
+
+@pytest.mark.parametrize("options", [("--workers", "2"), ("--lhotse", "--strategy", "ssgd")])
+def test_batches_that_come_as_a_stream_are_each_trained_once(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Saved after each epoch; the same command again has nothing left to do."""
+    if "--lhotse" in options:
+        pytest.importorskip("lhotse")
+    command = [str(EXAMPLES / "shared_stream.py"), *options, "--save", str(tmp_path)]
+    said = run_learners(2, *command).stdout
+    check(said, [SENTENCES])
+    trained = re.findall(r"epoch (\d) .* trained (\d+) sounds", said)
+    assert [sum(int(sounds) for epoch, sounds in trained if epoch == f"{number}") for number in range(3)] == [400] * 3
+    assert "epoch" not in run_learners(2, *command).stdout

@@ -6,6 +6,8 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.launch.start import Endings, launch
@@ -18,11 +20,14 @@ from support.until import until
 KILLED = 128 + signal.SIGKILL
 
 
-def test_a_learner_that_died_comes_back_to_the_session_and_each_example_is_trained_once(tmp_path: Path) -> None:
-    """The first, at whom the others met when they started: somebody else lets it in."""
+@pytest.mark.parametrize("by", ["sampler", "share"])
+def test_a_learner_that_died_comes_back_to_the_session_and_each_example_is_trained_once(
+    by: str, tmp_path: Path
+) -> None:
+    """The first, at whom the others met when they started: somebody else lets it in. Batches without a length, too."""
     live = tmp_path / "live"
     again = (*LAUNCH[:-1], "--live", str(live), "--restarts", "1", LAUNCH[-1])
-    done = run_learners(2, str(attached_returning.__file__), str(tmp_path), '{"0": "learner"}', by=again)
+    done = run_learners(2, str(attached_returning.__file__), str(tmp_path), '{"0": "learner"}', by, by=again)
     check(reports(done.stdout)["returned"], 2, [0], tmp_path)
     status = read_status(live, unix_clock())
     assert (status.life, status.lost) == (Life.FINISHED, ())
@@ -33,11 +38,12 @@ def test_a_learner_that_died_comes_back_to_the_session_and_each_example_is_train
     assert "rank 0 has come back, and begins where another learner is." in done.stderr
 
 
-def test_on_several_hosts_learners_and_a_host_lost_whole_come_back_and_a_new_one_joins(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["sampler", "share"])
+def test_on_several_hosts_learners_and_a_host_lost_whole_come_back_and_a_new_one_joins(by: str, tmp_path: Path) -> None:
     """A learner of the first host, whose process others of that host keep alive, and the only one of the second, with
     its host's process. The third host is a new one: its place was empty."""
     victims = {0: "learner", 2: "host"}
-    command = str(attached_returning.__file__), str(tmp_path), json.dumps({**victims, 3: "joins"})
+    command = str(attached_returning.__file__), str(tmp_path), json.dumps({**victims, 3: "joins"}), by
     variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "ROUNDELAY_LIVE": str(tmp_path / "live")}
     with HostsOfLearners((2, 1, 1), command, variables, later=1) as hosts:
         for rank in victims:

@@ -338,7 +338,7 @@ def test_a_kept_recipe_of_an_earlier_version_goes_on_with_the_rate_of_one_learne
 
 
 def test_a_run_that_one_learner_began_goes_on_with_two() -> None:
-    """What the gain keeps is there from the beginning, whatever the number of learners."""
+    """State that the gain keeps is there from the beginning, whatever the number of learners."""
     made = Cluster(make_strategy("adpsgd"), NOISY, Sgd(), 1, shared_minibatch=False, rate="auto")
     with SimRuntime(made) as alone, SimRuntime(replace(made, learners=2)) as both:
         alone.segment(plan(PERIOD, 1, rate=0.01))

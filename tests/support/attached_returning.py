@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +21,24 @@ from support.until import until
 EXAMPLES, EPOCHS, BATCH = 48, 2, 4
 
 
+class Batches:
+    """Batches of numbers without a length."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([*range(first, first + BATCH)] for first in range(0, EXAMPLES, BATCH))
+
+
 class Loop:
     """Somebody's loop, and what it has trained in which epoch."""
 
-    def __init__(self, folder: Path, victims: dict[int, str]) -> None:
+    def __init__(self, folder: Path, victims: dict[int, str], shares: bool) -> None:
         self.folder, self.victims, self.trained = folder, victims, list[list[int]]()
         torch.manual_seed(0)
         self.model = nn.Linear(1, 1)
         optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
         saves = folder / "saves"
         self.session = roundelay.attach(self.model, optimizer, "adpsgd", patience=60, resume=saves)
-        self.sampler = self.session.sampler(EXAMPLES, BATCH)
+        self.sampler: Any = self.session.share(Batches()) if shares else self.session.sampler(EXAMPLES, BATCH)
         self.rank, self.momentum = self.session.rank, bool(optimizer.state)
 
     def train(self) -> None:
@@ -67,7 +75,8 @@ class Loop:
 
 
 def main() -> None:
-    loop = Loop(Path(sys.argv[1]), {int(rank): what for rank, what in json.loads(sys.argv[2]).items()})
+    victims = {int(rank): what for rank, what in json.loads(sys.argv[2]).items()}
+    loop = Loop(Path(sys.argv[1]), victims, sys.argv[3:] == ["share"])
     with loop.session:
         loop.train()
         with loop.session.consensus():

@@ -193,7 +193,7 @@ def test_a_folder_of_runs_is_listed(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_a_training_tells_of_itself_while_it_trains_and_is_silent_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roundelay.live.AT_MOST_EVERY", 0.0)
+    monkeypatch.setattr("roundelay.runtime.live.AT_MOST_EVERY", 0.0)
     told: list[Live] = []
 
     class Curious(Silent):

@@ -1,0 +1,1 @@
+"""Equations of the algorithms, a file for each family."""

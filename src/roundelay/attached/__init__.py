@@ -1,4 +1,4 @@
-"""One line for anybody's training loop: `roundelay.attach`. Speech is not needed, nor is anything of a run's files."""
+"""`roundelay.attach`: a session for any training loop. Speech is not needed, nor is anything of a run's files."""
 
 from roundelay.attached.sampler import SharedSampler
 from roundelay.attached.session import Session, attach

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from roundelay.runtime.attached.passes import ENDLESS
+
 Pieces = Sequence[int]
 """Numbers of minibatches."""
 Key = tuple[int, int]
@@ -22,22 +24,27 @@ class PassLeft:
     Attributes:
         cut: number of learners the pass is cut for.
         examples: that it shares out.
-        pieces: minibatches that are this learner's, before any that all draw from.
+        pieces: minibatches that are this learner's, before any that all draw from; in ascending order.
+        rest: further ones, of a pass whose end is not known.
     """
 
     cut: int
     examples: int
     pieces: Pieces
+    rest: tuple[range, ...] = ()
 
     def to_plain(self) -> list[Any]:
         """Plain values."""
-        return [self.cut, self.examples, runs(self.pieces)]
+        rest = [[run.start, run.stop, run.step] for run in self.rest]
+        return [self.cut, self.examples, runs(self.pieces), *([rest] if rest else [])]
 
     @classmethod
     def from_plain(cls, said: Sequence[Any]) -> Self:
         """The inverse of `to_plain`."""
-        cut, examples, pieces = said
-        return cls(cut, examples, from_runs(pieces))
+        cut, examples, pieces, *rest = said
+        mine = from_runs(pieces)  # earlier versions have saved them in the order in which they were drawn
+        ascending = mine if isinstance(mine, range) else sorted(mine)
+        return cls(cut, examples, ascending, tuple(range(*run) for run in (rest[0] if rest else ())))
 
 
 @dataclass(frozen=True)
@@ -91,32 +98,50 @@ def _left(state: Mapping[str, Any]) -> dict[Key, PassLeft]:
     return {(epoch, nth): PassLeft.from_plain(said) for epoch, nth, said in state["left"]}
 
 
+def single(piece: int) -> range:
+    """One number."""
+    return range(piece, piece + 1)
+
+
+def pieces_of(left: PassLeft, batch_size: int) -> int:
+    """Minibatches of a pass, of which so much is left; ENDLESS of batches that come as they are (batch_size 0)."""
+    return -(-left.examples // (batch_size * left.cut)) * left.cut if batch_size else ENDLESS
+
+
 def dealt_out(
     states: Mapping[int, Mapping[str, Any]],
     rank: int,
     learners: int,
     synchronous: bool,
-    returned: Mapping[Key, Pieces],
+    undrawn: Mapping[Key, Sequence[range]],
 ) -> DataPosition:
     """The position of learner `rank` of so many, in a sampler that other learners had come so far with: the lowest of
     theirs.
 
     Args:
         states: of the sampler, by the rank of those learners.
-        returned: of passes that all draw from, minibatches that a dead learner had left undone.
+        undrawn: of passes that all draw from, minibatches that are dealt out besides those of each.
     """
     first = min(states.values(), key=lambda state: (state["epoch"], state["nth"]))
     lefts = {before: _left(state) for before, state in states.items()}
-    cuts = dict.fromkeys(returned, (first["learners"], first["examples"]))
+    cuts = dict.fromkeys(undrawn, (first["learners"], first["examples"]))
     cuts |= {key: (one.cut, one.examples) for left in lefts.values() for key, one in left.items()}
-    everything: dict[Key, list[int]] = {key: list(returned.get(key, ())) for key in cuts}
+    everything: dict[Key, list[range]] = {key: list(undrawn.get(key, ())) for key in cuts}
     for before, state in states.items():
         for key, (cut, examples) in cuts.items():
             if key in lefts[before]:
-                everything[key].extend(lefts[before][key].pieces)
+                everything[key].extend(map(single, lefts[before][key].pieces))
+                everything[key].extend(lefts[before][key].rest)
             elif synchronous and (state["epoch"], state["nth"]) <= key:  # it has not begun that pass
-                rounds = -(-examples // (state["batch_size"] * cut))
-                everything[key].extend(range(before, rounds * cut, cut))
-    left = {key: PassLeft(*cuts[key], sorted(pieces)[rank::learners]) for key, pieces in everything.items()}
+                everything[key].append(range(before, pieces_of(PassLeft(cut, examples, ()), state["batch_size"]), cut))
+    left = {key: _part(PassLeft(*cuts[key], ()), pieces, rank, learners) for key, pieces in everything.items()}
     times = dict(first["times"])
     return DataPosition(first["batch_size"], first["dataset"], first["epoch"], times, left)
+
+
+def _part(whole: PassLeft, left: Sequence[range], rank: int, learners: int) -> PassLeft:
+    """What goes to learner `rank` of so many, of all that is left: every so many-th minibatch, and of those without an
+    end every so many-th of each run."""
+    finite = sorted(piece for run in left if run.stop < ENDLESS for piece in run)
+    rest = tuple(run[rank::learners] for run in left if run and run.stop >= ENDLESS)
+    return PassLeft(whole.cut, whole.examples, finite[rank::learners], rest)

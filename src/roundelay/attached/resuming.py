@@ -20,7 +20,7 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import some_weight
 from roundelay.attached.buffers import Buffers
-from roundelay.attached.data_position import DataPosition, Key, PassLeft, dealt_out, position_of
+from roundelay.attached.data_position import DataPosition, Key, PassLeft, dealt_out, pieces_of, position_of, single
 from roundelay.attached.save_files import FoundSave, from_plain
 from roundelay.checkpoint import Part, read_meta, read_part
 from roundelay.core.checksums import Damaged
@@ -187,12 +187,12 @@ def _data(
         first = next(iter(by_rank.values()))
         lefts = {key: left for state in by_rank.values() for key, left in position_of(state).left.items()}
         whole = {key: PassLeft(first["learners"], first["examples"], ()) for key in drawn} | lefts
-        pieces = {key: -(-one.examples // (first["batch_size"] * one.cut)) * one.cut for key, one in whole.items()}
-        returned = {
-            key: [*again, *range(following, pieces[key] if wait else following)]
+        pieces = {key: pieces_of(one, first["batch_size"]) for key, one in whole.items()}
+        left = {
+            key: [*map(single, again), *([range(following, pieces[key])] if wait else [])]
             for key, (following, again) in drawn.items()
         }
-        found[number] = dealt_out(by_rank, fitting.rank, fitting.learners, not passes, returned)
+        found[number] = dealt_out(by_rank, fitting.rank, fitting.learners, not passes, left)
         if not wait:
             queues += [[[number, *key], drawn[key][0] if key in drawn else end, []] for key, end in pieces.items()]
     return queues, found

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition
 from roundelay.attached.resuming import Fitting, Resumed, check_fits, resumed_from
-from roundelay.attached.sampler import SharedSampler
 from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain
+from roundelay.attached.sharing import Shared
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room, bytes_of, write_part
 from roundelay.core.errors import UserError
@@ -77,7 +77,7 @@ class SessionSaves:
 
     # Saving -----------------------------------------------------------------------------------------------------------
 
-    def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[SharedSampler], keep: int) -> Path:
+    def save(self, directory: Path, also: Mapping[str, Any], samplers: Sequence[Shared], keep: int) -> Path:
         """Save the session, and keep so many saves; the folder of this one.
 
         Raises:

@@ -9,7 +9,7 @@ Legend: P trainable parameters.
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -21,11 +21,13 @@ from torch.optim import Optimizer
 
 from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.attached.alarms import say_idle, say_not_finite
+from roundelay.attached.batches import SharedBatches
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
+from roundelay.attached.sharing import Progress, Shared
 from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
@@ -141,7 +143,7 @@ class Session:
         self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
-        self._samplers: list[SharedSampler] = []
+        self._samplers: list[Shared] = []
         self._not_finite = False  # that was said of the model
         self._rate = terms.rate
         self.resumed: Mapping[str, Any] | None = None
@@ -391,15 +393,39 @@ class Session:
             seed: of the order; the same on all learners.
             drop_last: leave out the last, smaller round.
         """
-        number, steps = len(self._samplers) + 1, self._steps
-        sampler = SharedSampler(self._learner, number, size_of(dataset), batch_size, shuffle, seed, drop_last)
-        sampler.completed = lambda: steps.completed
-        if self._learner.late:
-            sampler.join()
-        elif number in self._saves.samplers:
-            sampler.resume(self._saves.samplers[number])
-        self._samplers.append(sampler)
+        number = len(self._samplers) + 1
+        about = size_of(dataset), batch_size, shuffle, seed, drop_last
+        sampler = SharedSampler(self._learner, number, *about, self._progress)
+        self._begin_shared(sampler, number)
         return sampler
+
+    def share(self, batches: Iterable[Any]) -> SharedBatches:
+        """The same batches, each of which goes to one learner: to whichever is free, under an asynchronous strategy.
+
+            loader = DataLoader(dataset, sampler=session.share(sampler), batch_size=None)
+
+        Iterate it, or give it to a data loader as its sampler; its `epoch` and `set_epoch` are as those of
+        `session.sampler`.
+
+        Args:
+            batches: an iterable that gives all learners the same batches in the same order, with or without a length:
+                a sampler of lhotse (of world_size=1), a list, a stream, a data loader.
+
+        Raises:
+            UserError: it deals batches out by rank, or can be gone through once only.
+        """
+        number = len(self._samplers) + 1
+        compared = not self._learner.late and number not in self._saves.samplers
+        shared = SharedBatches(self._learner, number, batches, compared, self._progress)
+        self._begin_shared(shared, number)
+        return shared
+
+    def _begin_shared(self, shared: Shared, number: int) -> None:
+        if self._learner.late:
+            shared.join()
+        elif number in self._saves.samplers:
+            shared.resume(self._saves.samplers[number])
+        self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------
 
@@ -423,12 +449,18 @@ class Session:
             rate=self._rate,
         )
 
+    def _progress(self) -> Progress:
+        completed = self._steps.completed
+        return Progress(completed + self._learner.begun, completed)
+
     def _meet(self, kind: str, read: Callable[[], None]) -> None:
         self._steps.check_open("a meeting")
         if self._steps.evaluating:
             raise UserError("inside session.consensus() learners cannot meet again: end the `with` first.")
         self._steps.settle()
         with self._steps.failing():
+            for shared in self._samplers:
+                shared.settle()
             self._learner.meet(kind, read, self._buffers.pack())
         self._steps.met()
 

@@ -1,0 +1,1 @@
+"""Effects, state, records and small tools, on which everything else stands."""

@@ -1,0 +1,1 @@
+"""Gradients of a task, and the interface of learners."""

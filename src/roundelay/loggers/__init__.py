@@ -1,1 +1,1 @@
-"""Loggers: whoever is told what a run writes down, while it is written (docs/python.md)."""
+"""Loggers: receivers of a run's records while they are written (docs/python.md)."""

@@ -1,1 +1,1 @@
-"""Trained models that leave the house: one folder each, that needs nothing else (docs/packing.md)."""
+"""Packed models: a trained model as one folder that needs nothing else (docs/packing.md)."""

@@ -1,4 +1,4 @@
-"""Strategies by name."""
+"""Strategies by name: who talks to whom and when, a file each."""
 
 from collections.abc import Mapping
 from typing import Any

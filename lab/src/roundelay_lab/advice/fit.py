@@ -79,7 +79,7 @@ def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
         candidate = Candidate(row["strategy"], fragments=row["fragments"])
         steps = speed(candidate, cluster, StepWork(known["parameters"], known["minibatch"] // 2)).steps_an_exchange
         trained = Trained(2, rounds, known["momentum"], steps_an_exchange=steps)
-        place = f"docs/hosts.md, {row['rate']}, {row['fragments']} fragments"
+        place = f"docs/log.md, two hosts, {row['rate']}, {row['fragments']} fragments"
         yield Configuration(place, row["strategy"], trained, log(row["loss"] / known["one_learner"]))
 
 

@@ -1,4 +1,4 @@
-"""`roundelay claims`: claims of papers, with the experiments that test them, the rules of their verdicts, and evidence.
+"""`roundelay claims`: claims of papers, with experiments, rules of their verdicts, and evidence.
 
 A claim is one file of `catalogue/`, its evidence one file of `evidence/`; both come with the package.
 """

@@ -1,4 +1,4 @@
-"""A claim: citation, experiment, and the rule that makes a verdict of what comes out, all fixed in one file beforehand.
+"""A claim: citation, experiment, and the rule that makes a verdict of what comes out, in one file.
 
 No torch is needed to read one.
 """
@@ -35,7 +35,7 @@ class Check:
     """A bound on a column of the table of results.
 
     says      the bound in words
-    column    whose mean over seeds is taken, configuration by configuration
+    column    whose interval over seeds is taken, configuration by configuration
     rows      configurations that it is about
     over      divide each by the row of the same seed that this selects, which must be one
     same      keys in which that row equals the one divided, beside the seed
@@ -59,10 +59,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Rule:
-    """`shown` if all of its checks hold, else `refuted` if one of its checks holds, else partly."""
+    """`open` if one of the checks `open` holds: then the experiment cannot tell. Else `shown` if all checks `shown`
+    hold, else `refuted` if one of the checks `refuted` holds, else `not shown` if one of `shown` fails, else open."""
 
     shown: tuple[Check, ...]
     refuted: tuple[Check, ...]
+    open: tuple[Check, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Claim:
-    """`open` says what it would take to settle a claim that cannot be settled here; then nothing else need be given.
-    `limits` says what a verdict does not cover."""
+    """A claim of a paper.
+
+    known   what was known before the experiment was run
+    fixed   whether the bounds of the rule were written before its table was known, or after
+    open    what it would take to settle a claim that cannot be settled here; then nothing else need be given
+    limits  what a verdict does not cover
+    """
 
     number: int
     title: str
@@ -101,6 +108,8 @@ class Claim:
     rule: Rule | None = None
     landing: tuple[Landing, ...] = ()
     figure: Figure | None = None
+    known: str = ""
+    fixed: Literal["before", "after"] = "before"
     open: str = ""
     limits: str = ""
     name: str = ""
@@ -119,17 +128,22 @@ class Claim:
 
     @property
     def definition(self) -> str:
-        """Fingerprint of what is run and how it is judged, wording apart: evidence of another one does not count."""
-        judged = [{k: v for k, v in plain(check).items() if k != "says"} for check in self._checks]
+        """Fingerprint of what is run: evidence of another experiment does not count."""
         experiment = plain(self.experiment)
         if experiment and not experiment.get("processes_up_to", True):
             del experiment["processes_up_to"]  # of later date than evidence without it
-        what = json.dumps([experiment, len(self.rule.shown) if self.rule else 0, judged], sort_keys=True, default=str)
-        return hashlib.sha256(what.encode()).hexdigest()[:16]
+        return _fingerprint(experiment)
 
     @property
-    def _checks(self) -> tuple[Check, ...]:
-        return (*self.rule.shown, *self.rule.refuted) if self.rule else ()
+    def bounds(self) -> str:
+        """Fingerprint of the rule, wording apart: evidence says under which it was measured."""
+        groups = (self.rule.shown, self.rule.refuted, self.rule.open) if self.rule else ()
+        return _fingerprint([[{k: v for k, v in plain(one).items() if k != "says"} for one in g] for g in groups])
+
+
+def _fingerprint(what: object) -> str:
+    text = json.dumps(what, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load_claims() -> list[Claim]:

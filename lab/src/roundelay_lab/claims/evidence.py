@@ -18,7 +18,8 @@ from roundelay_lab.claims.rule import Judgement, Verdict, judge, landings
 class Evidence:
     """Table of an experiment.
 
-    definition  fingerprint of the experiment and the rule as they were
+    definition  fingerprint of the experiment as it was
+    bounds      fingerprint of the rule as it was when the experiment was run
     rows        judged; a line each
     tuning      trainings by which values were chosen
     seconds     of all runs together
@@ -26,6 +27,7 @@ class Evidence:
 
     claim: str
     definition: str
+    bounds: str
     verdict: str
     command: str
     seconds: float
@@ -66,13 +68,18 @@ def judged(claim: Claim, evidence: Evidence | None) -> Judgement:
     """The verdict on a claim by its evidence; open without.
 
     Raises:
-        UserError: the evidence is of another experiment, or was judged by another rule.
+        UserError: the evidence is of another experiment.
     """
     if claim.rule is None or evidence is None:
-        return Judgement(Verdict.OPEN, (), ())
+        return Judgement(Verdict.OPEN)
     if evidence.definition != claim.definition:
-        raise UserError(f"claim {claim.name}: its evidence is of another experiment or rule. Run it again.")
+        raise UserError(f"claim {claim.name}: its evidence is of another experiment. Run it again.")
     return judge(claim.rule, evidence.rows, evidence.keys)
+
+
+def fixed_before(claim: Claim, evidence: Evidence) -> bool:
+    """Return True if the bounds of a claim's rule are those that were written before its experiment was run."""
+    return claim.fixed == "before" and evidence.bounds == claim.bounds
 
 
 def landed(claim: Claim, rows: list[Row]) -> list[str] | None:

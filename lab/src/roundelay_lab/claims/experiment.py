@@ -25,7 +25,7 @@ class Printed:
     def keys(self) -> tuple[str, ...]:
         """Names of its keys."""
         if self.what == "ibm":
-            return ("source", "system", "strategy", "gpus", "use")
+            return ("source", "system", "strategy", "gpus", "use", "assumed")
         return ("network", "strategy", "minibatch", "gpus", "period", "use")
 
 

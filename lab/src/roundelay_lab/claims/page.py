@@ -4,6 +4,7 @@ its figure, lines over a few values of a key, as an SVG file that stands alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from math import isfinite
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from roundelay.core.files import write_text
 from roundelay.reports.numbers import seconds
 from roundelay.reports.svg import Axis, axis, colours, element, esc, left_margin, mark, text, x_axis, y_axis
 from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
-from roundelay_lab.claims.evidence import Evidence, judged, load_evidence
+from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence
 from roundelay_lab.claims.experiment import Mixing, Part, Printed, Scenarios, Trainings
-from roundelay_lab.claims.rule import Checked, Judgement, Measured, measured
+from roundelay_lab.claims.rule import MORE_SEEDS, Checked, Judgement, Measured, Verdict, measured, seeds_that_decide
 
 WIDTH, HEIGHT, ROW = 640.0, 340.0, 20.0
 TOP = 34.0
@@ -30,12 +31,22 @@ PAGE, DRAWN = "claims.md", "claims"
 HEAD = """\
 # What the papers claim, and what came out here
 
-Each claim is one file of [the catalogue](../lab/src/roundelay_lab/claims/catalogue): citation, experiment,
-and the rule that makes a verdict of its table. Both were fixed before the experiment was run, and evidence carries
-their fingerprint. `roundelay claims` prints the list below, `roundelay claims run NAME` runs one again and says whether
-it lands within the spread that its file states, and `roundelay claims write` makes this page of catalogue and evidence.
-A refuted claim is as good as a shown one. It says that something does not happen at this size, with these networks and
-this much speech, and no more. Numbers are means over seeds ± standard deviation of one run.
+Each claim is one file of [the catalogue](../lab/src/roundelay_lab/claims/catalogue): citation, experiment, and the
+rule that makes a verdict of its table. Experiments were fixed before they were run; whether the bounds of the rule
+were, each section says. `roundelay claims` prints the list below, `roundelay claims run NAME` runs one again and says
+whether it lands within the spread that its file states, and `roundelay claims write` makes this page of catalogue and
+evidence. Numbers are means over seeds ± standard deviation of one run.
+
+**How a verdict is made.** Bounds are asked of intervals of means, of ratios to a run of the same seed: two standard
+errors, or what Student's distribution asks for (2.9 with three seeds), so that of effects that are none at most one
+in twenty passes. A clause *holds* if the interval lies within its bound, *fails* if it lies beyond, and is
+*undecided* otherwise. **Shown**: all clauses hold. **Refuted**: one of those that refute holds. Both only if as many
+new seeds would say the same with a chance of 0.95 or more, by the means and spreads that the seeds leave possible
+([intervals.py](../lab/src/roundelay_lab/claims/intervals.py) has equations and sources). **Not shown**: a clause
+fails, and nothing refutes. **Open**: the seeds do not decide, or the experiment cannot tell. Chance: that as many new
+seeds would say what these say. This way of judging is of 2026-11-25, when all tables of that day were known. A
+refuted claim is as good as a shown one. Each says what happens at this size, with these networks and this much
+speech, and no more.
 
 Trainings run in the simulator with real gradients, unless the experiment says processes for few learners. Synchronous
 strategies have the same bits either way; asynchronous ones follow a virtual clock in the simulator instead of a real
@@ -57,8 +68,37 @@ class Settled:
         if self.evidence is None:
             run = ["Its experiment has not been run."] if self.claim.experiment is not None else []
             return " ".join([*run, *self.claim.open.split()])
-        told = [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
-        return "; ".join(f"{'' if one.holds else 'not: '}{one.check.says} ({shown(one.value)})" for one in told)
+        told = [one for one in self.judgement.open if one.holds]
+        told += [one for n, one in enumerate(self.judgement.shown) if n == 0 or not one.holds]
+        words = {True: "", False: "not: ", None: "undecided: "}
+        return "; ".join(f"{words[one.holds]}{one.check.says} ({shown(one.value)})" for one in told)
+
+    @property
+    def chance(self) -> str:
+        """Chance of the same verdict under new seeds, in two digits; where there is none in the numbers, a dash."""
+        found = self.judgement.chance
+        return "–" if found is None else "> 0.99" if found > 0.99 else f"{found:.2f}"
+
+    @property
+    def sure(self) -> str:
+        """Sentences on that chance, and on the seeds that an open claim would take."""
+        found = self.judgement
+        if found.chance is None:
+            exact = self.evidence is not None and all(row.get("seed") is None for row in self.evidence.rows)
+            return "There is no chance in these numbers: another run has the same." if exact else ""
+        chance = self.chance.replace(">", "more than")
+        if found.here is found.verdict:
+            told = f"As many new seeds would say `{found.verdict.value}` with a chance of {chance}."
+        else:
+            told = f"These seeds say `{found.here.value}`; as many new ones would with a chance of {chance}."
+        if found.verdict is not Verdict.OPEN or any(one.holds for one in found.open):
+            return told
+        assert self.claim.rule is not None
+        assert self.evidence is not None
+        seeds = seeds_that_decide(self.claim.rule, self.evidence.rows, self.evidence.keys)
+        if seeds is None:
+            return f"{told} {MORE_SEEDS[-1]} seeds would not decide it, if means and spreads stay."
+        return f"{told} About {seeds} seeds would decide it, if means and spreads stay."
 
 
 def settled() -> list[Settled]:
@@ -84,12 +124,13 @@ def write_page(folder: Path) -> list[Path]:
 
 def page(all_claims: Sequence[Settled]) -> str:
     """The page's text."""
-    rows = ["| | claim | verdict | in short | seconds |", "|---|---|---|---|---|"]
+    rows = ["| | claim | verdict | chance | in short | seconds |", "|---|---|---|---|---|---|"]
     for one in all_claims:
         claim, verdict = one.claim, one.judgement.verdict.value
         took = seconds(one.evidence.seconds) if one.evidence else "–"
         rows.append(
-            f"| {claim.number} | [{claim.title}](#{claim.number}-{claim.name}) | **{verdict}** | {one.short} | {took} |"
+            f"| {claim.number} | [{claim.title}](#{claim.number}-{claim.name}) | **{verdict}** | {one.chance} "
+            f"| {one.short} | {took} |"
         )
     return "\n".join([HEAD, *rows, "", *(_section(one) for one in all_claims)])
 
@@ -105,13 +146,16 @@ def _section(one: Settled) -> str:
     lines += [f"{cited.says.strip()} ({cited.paper}, {cited.place})", ""]
     if claim.experiment is not None:
         lines += [f"**Experiment.** {_about(claim)}", ""]
-        lines += ["**Rule.** Shown if all of these hold:", "", *_bounds(claim, one.judgement.shown, shown=True), ""]
-        lines += [
-            "Refuted if one of these holds, else partly:",
-            "",
-            *_bounds(claim, one.judgement.refuted, shown=False),
-            "",
-        ]
+        lines += [f"**Known before.** {claim.known.strip()}", ""] if claim.known else []
+        lines += [f"**Rule.** {_fixed(one)} Shown if all of these hold:", ""]
+        assert claim.rule is not None
+        found = one.judgement
+        lines += [*_bounds(claim.rule.shown, found.shown), "", "Refuted if one of these holds:", ""]
+        lines += [*_bounds(claim.rule.refuted, found.refuted), ""]
+        if claim.rule.open:
+            lines += ["Open if one of these holds, for then the experiment cannot tell:", ""]
+            lines += [*_bounds(claim.rule.open, found.open), ""]
+        lines += [f"**Chance.** {one.sure}", ""] if one.sure else []
     if one.evidence is None:
         lines += [f"**Open.** {one.short}", ""]
     else:
@@ -163,11 +207,14 @@ def _list(values: Sequence[object]) -> str:
     return ", ".join(str(value) for value in values)
 
 
-def _bounds(claim: Claim, found: Sequence[Checked], *, shown: bool) -> list[str]:
-    assert claim.rule is not None
-    checks = claim.rule.shown if shown else claim.rule.refuted
-    values = {one.check.says: one for one in found}
-    return [f"- {_bound(check)}{_found(values.get(check.says))}" for check in checks]
+def _fixed(one: Settled) -> str:
+    if one.evidence is None or fixed_before(one.claim, one.evidence):
+        return "Its bounds were fixed before the experiment was run."
+    return "Bounds among these were written when the table was known."
+
+
+def _bounds(checks: Sequence[Check], found: Sequence[Checked]) -> list[str]:
+    return [f"- {_bound(check)}{_found(one)}" for check, one in zip_longest(checks, found)]
 
 
 def _bound(check: Check) -> str:
@@ -184,7 +231,12 @@ def _selection(rows: object) -> str:
 
 
 def _found(one: Checked | None) -> str:
-    return "" if one is None else f" → **{shown(one.value)}**, {'holds' if one.holds else 'does not hold'}"
+    if one is None:
+        return ""
+    side = "at least" if one.check.at_least is not None else "at most"
+    edge = f" (interval: {side} {shown(one.edge)})" if isfinite(one.edge) and one.edge != one.value else ""
+    words = {True: "holds", False: "fails", None: "undecided"}
+    return f" → **{shown(one.value)}**{edge}, {words[one.holds]}"
 
 
 def _table(evidence: Evidence) -> list[str]:

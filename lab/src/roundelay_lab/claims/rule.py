@@ -1,17 +1,32 @@
-"""From a table of results to a verdict, by the rule that the claim's file fixed."""
+"""From a table of results to a verdict, by the rule in the claim's file.
+
+Every bound is asked of intervals (intervals.py), configuration by configuration, and pairs runs by their seed. A clause
+holds if the interval lies within its bound, fails if it lies beyond, and is undecided otherwise. Where one of several
+will do (`take: any`, and the clauses that refute), each is asked at its share of the level (Bonferroni), so that among
+effects that are none still at most one in twenty passes.
+"""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
+
+import numpy as np
+from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
 from roundelay_lab.claims.claim import Check, Claim, Rule, Selection
 from roundelay_lab.claims.experiment import Row
+from roundelay_lab.claims.intervals import LEVEL, Array, Sampled, new_seeds, sampled
 
+Flags = NDArray[np.bool_]
 Configuration = tuple[tuple[str, object], ...]
 """Keys of a row and their values, the seed left out."""
+SURE = 0.95
+"""Least chance of the same verdict under new seeds, for `shown` and `refuted`."""
+MORE_SEEDS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
+"""Numbers of seeds that are tried for an open claim."""
 
 
 class Verdict(Enum):
@@ -19,7 +34,7 @@ class Verdict(Enum):
 
     SHOWN = "shown"
     REFUTED = "refuted"
-    PARTLY = "partly"
+    NOT_SHOWN = "not shown"
     OPEN = "open"
 
 
@@ -29,6 +44,7 @@ class Measured:
 
     configuration: Configuration
     values: tuple[float, ...]
+    seeds: tuple[int | None, ...] = ()
 
     @property
     def mean(self) -> float:
@@ -43,36 +59,180 @@ class Measured:
 
 @dataclass(frozen=True)
 class Checked:
-    """A check, the number it is about, and whether that keeps the bound."""
+    """A check beside what was measured: of the configuration that decides.
+
+    value   its mean over seeds
+    edge    the end of its interval that the bound is asked of
+    holds   of the clause: True, False, or None where its intervals are on both sides
+    """
 
     check: Check
     value: float
-    holds: bool
-    count: int  # configurations
+    edge: float
+    holds: bool | None
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and the checks that it rests on."""
+    """A verdict and the checks that it rests on.
+
+    here    what the seeds at hand say; the verdict is `open` instead where new ones would say so too rarely
+    chance  of the same under as many new seeds; None: there is no chance in the numbers, or one seed says nothing of it
+    """
 
     verdict: Verdict
-    shown: tuple[Checked, ...]
-    refuted: tuple[Checked, ...]
+    shown: tuple[Checked, ...] = ()
+    refuted: tuple[Checked, ...] = ()
+    open: tuple[Checked, ...] = ()
+    here: Verdict = Verdict.OPEN
+    chance: float | None = None
+
+
+@dataclass(frozen=True)
+class _Clause:
+    """A check, its numbers (N, K), and among how many it is one that will do alone."""
+
+    check: Check
+    values: Array
+    seeded: bool
+    among: int = 1
+
+    @property
+    def bound(self) -> float:
+        """The number that is asked of the intervals."""
+        found = self.check.at_least if self.check.at_most is None else self.check.at_most
+        assert found is not None
+        return found
+
+    def decided(self, one: Sampled) -> tuple[Flags, Flags]:
+        """Return for each draw whether the clause holds, and whether it fails."""
+        every = self.check.take != "any"
+        within = self._edge(one, LEVEL / (self.among if every else self.among * self.values.shape[1]))
+        beyond = one.bounds()[1 if self.check.at_least is not None else 0]
+        holds, fails = self._keeps(within), ~self._keeps(beyond)
+        if every:
+            return np.asarray(holds.all(1)), np.asarray(fails.any(1))
+        return np.asarray(holds.any(1)), np.asarray(fails.all(1))
+
+    def checked(self, one: Sampled) -> Checked:
+        """Return the check beside what was measured."""
+        holds, fails = (bool(found[0]) for found in self.decided(one))
+        edges = self._edge(one, LEVEL / self.among)[0]
+        lowest = (self.check.at_least is not None) == (self.check.take != "any")
+        place = int(edges.argmin() if lowest else edges.argmax())
+        state = True if holds else False if fails else None
+        return Checked(self.check, float(one.means[0, place]), float(edges[place]), state)
+
+    def _edge(self, one: Sampled, level: float) -> Array:
+        low, high = one.bounds(level)
+        return low if self.check.at_least is not None else high
+
+    def _keeps(self, edges: Array) -> Flags:
+        return np.asarray(edges >= self.bound if self.check.at_least is not None else edges <= self.bound)
+
+
+_Clauses = Sequence[Sequence[_Clause]]
+"""Clauses that show, that refute, and that leave a claim open."""
 
 
 def judge(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> Judgement:
     """The verdict on a table.
 
     Raises:
-        UserError: a check selects nothing, or a divisor is not one row.
+        UserError: a check selects nothing, a divisor is not one row, or configurations have other seeds.
     """
-    shown, refuted = (tuple(_check(c, rows, keys) for c in checks) for checks in (rule.shown, rule.refuted))
-    verdict = Verdict.PARTLY
-    if all(one.holds for one in shown):
-        verdict = Verdict.SHOWN
-    elif any(one.holds for one in refuted):
-        verdict = Verdict.REFUTED
-    return Judgement(verdict, shown, refuted)
+    clauses = _clauses(rule, rows, keys)
+    parts = [sampled(one.values, seeded=one.seeded) for one in _every(clauses)]
+    now = iter(parts)
+    shown, refuted, control = (tuple(one.checked(next(now)) for one in group) for group in clauses)
+    here = verdict = _verdicts(clauses, parts)[0]
+    if (count := _seeds(clauses)) is None:
+        return Judgement(verdict, shown, refuted, control, here)
+    chance = _chance(clauses, here, new_seeds(_values(clauses), count))
+    if here in (Verdict.SHOWN, Verdict.REFUTED) and chance < SURE:
+        verdict = Verdict.OPEN
+    return Judgement(verdict, shown, refuted, control, here, chance)
+
+
+def seeds_that_decide(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> int | None:
+    """Return about how many seeds would do for the verdict that a table's means keep to, if means and spreads stay.
+    None: more than are tried, or no number of them.
+
+    Raises:
+        UserError: as `judge`.
+    """
+    clauses = _clauses(rule, rows, keys)
+    if (count := _seeds(clauses)) is None:
+        return None
+    exact = [sampled(one.values, seeded=False) for one in _every(clauses)]
+    leaning = _verdicts(clauses, exact)[0]
+    values = _values(clauses)
+    more = (n for n in MORE_SEEDS if n > count)
+    return next((n for n in more if _chance(clauses, leaning, new_seeds(values, n, stay=True)) >= SURE), None)
+
+
+def _chance(clauses: _Clauses, verdict: Verdict, drawn: Sampled) -> float:
+    """Return the share of drawn experiments, of all numbers side by side, that come to a verdict."""
+    ends = np.cumsum([one.values.shape[1] for one in _every(clauses)])[:-1]
+    parts = zip(np.split(drawn.means, ends, 1), np.split(drawn.errors, ends, 1), strict=True)
+    found = _verdicts(clauses, [Sampled(means, errors, drawn.seeds) for means, errors in parts])
+    return float(np.mean([one is verdict for one in found]))
+
+
+def _clauses(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> _Clauses:
+    groups = ((rule.shown, 1), (rule.refuted, len(rule.refuted)), (rule.open, 1))
+    return [[_clause(one, rows, keys, among) for one in group] for group, among in groups]
+
+
+def _every(clauses: _Clauses) -> list[_Clause]:
+    return [one for group in clauses for one in group]
+
+
+def _seeds(clauses: _Clauses) -> int | None:
+    """Return the number of seeds of all numbers; None where there is none, or one, which says nothing of a spread."""
+    counts = {len(one.values) if one.seeded else 0 for one in _every(clauses)}
+    if len(counts) > 1:
+        raise UserError("the checks of a claim are about different numbers of seeds.")
+    (count,) = counts
+    return count if count > 1 else None
+
+
+def _values(clauses: _Clauses) -> Array:
+    return np.concatenate([one.values for one in _every(clauses)], 1)
+
+
+def _clause(check: Check, rows: Sequence[Row], keys: Sequence[str], among: int) -> _Clause:
+    found = measured(rows, keys, check.column, check.rows, check.over, check.same)
+    by_seed = [dict(zip(one.seeds, one.values, strict=True)) for one in found]
+    seeds = sorted(by_seed[0], key=lambda seed: (seed is None, seed))
+    if any(one.keys() != by_seed[0].keys() for one in by_seed):
+        raise UserError(f"check {check.says!r}: its configurations have not the same seeds.")
+    values = np.array([[one[seed] for one in by_seed] for seed in seeds])
+    if check.take == "median":
+        values = np.median(values, 1, keepdims=True)
+    return _Clause(check, values, seeds != [None], among)
+
+
+def _verdicts(clauses: _Clauses, parts: Sequence[Sampled]) -> list[Verdict]:
+    """Return what each draw says, before it is asked how sure that is."""
+    now = iter(parts)
+    shown, refuted, control = ([one.decided(next(now)) for one in group] for group in clauses)
+    draws = len(parts[0].means)
+    never = np.zeros(draws, bool)
+    all_hold = np.logical_and.reduce([holds for holds, _ in shown], initial=True) if shown else never
+    found = []
+    for draw in range(draws):
+        if any(holds[draw] for holds, _ in control):
+            found.append(Verdict.OPEN)
+        elif all_hold[draw]:
+            found.append(Verdict.SHOWN)
+        elif any(holds[draw] for holds, _ in refuted):
+            found.append(Verdict.REFUTED)
+        elif any(fails[draw] for _, fails in shown):
+            found.append(Verdict.NOT_SHOWN)
+        else:
+            found.append(Verdict.OPEN)
+    return found
 
 
 def measured(
@@ -88,16 +248,16 @@ def measured(
     Raises:
         UserError: nothing is selected, or a divisor is not one row.
     """
-    groups: dict[Configuration, list[float]] = {}
+    groups: dict[Configuration, list[tuple[float, int | None]]] = {}
     for row in rows:
         if selects(wanted, row):
             value = number(row.get(column))
             if over is not None:
                 value = _ratio(value, number(_divisor(rows, row, over, same).get(column)))
-            groups.setdefault(configuration(row, keys), []).append(value)
+            groups.setdefault(configuration(row, keys), []).append((value, row.get("seed")))
     if not groups:
         raise UserError(f"no row has {dict(wanted)}.")
-    return [Measured(one, tuple(values)) for one, values in groups.items()]
+    return [Measured(one, *zip(*pairs, strict=True)) for one, pairs in groups.items()]
 
 
 def configuration(row: Row, keys: Sequence[str]) -> Configuration:
@@ -136,19 +296,6 @@ def landings(claim: Claim, before: Sequence[Row], after: Sequence[Row], keys: Se
 def said(one: Configuration) -> str:
     """A configuration in words."""
     return ", ".join(f"{value}" if key == "strategy" else f"{key} {value}" for key, value in one)
-
-
-def _check(check: Check, rows: Sequence[Row], keys: Sequence[str]) -> Checked:
-    found = [m.mean for m in measured(rows, keys, check.column, check.rows, check.over, check.same)]
-    above = check.at_least is not None
-    pick: Mapping[str, Callable[[Sequence[float]], float]] = {
-        "every": min if above else max,
-        "any": max if above else min,
-        "median": median,
-    }
-    value = pick[check.take](found)
-    holds = value >= check.at_least if check.at_least is not None else value <= (check.at_most or 0.0)
-    return Checked(check, value, holds, len(found))
 
 
 def _divisor(rows: Sequence[Row], row: Row, over: Selection, same: Sequence[str]) -> Row:

@@ -56,6 +56,7 @@ def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | Non
     evidence = Evidence(
         claim=claim.name,
         definition=claim.definition,
+        bounds=claim.bounds,
         verdict=judge(claim.rule, found.rows, keys).verdict.value,
         command=claim.command,
         seconds=round(found.seconds, 1),
@@ -73,7 +74,7 @@ class Kept:
     """Rows of an experiment that are done, in a file.
 
     Raises:
-        UserError: the file is of another experiment or rule.
+        UserError: the file is of another experiment.
     """
 
     def __init__(self, path: Path, definition: str) -> None:

@@ -3,6 +3,7 @@
 Legend: L learners.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from math import isfinite
 
@@ -22,14 +23,28 @@ from roundelay.strategies.base import Strategy
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.dpsgd import DPsgd
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Work
-from roundelay_lab.published.hours import ComparedHours, PrintedHours, hours, load_printed, machines
+from roundelay_lab.published.hours import (
+    ComparedHours,
+    IbmHours,
+    Machine,
+    PrintedHours,
+    assumed_otherwise,
+    hours,
+    load_printed,
+    machines,
+)
 from roundelay_lab.published.speedups import PublishedRow, fit, load_tables, predict
+
+AS_ASSUMED = "as assumed"
+"""Value of the key `assumed` of rows under the assumptions that all rows share."""
 
 
 def printed_pieces(experiment: Printed) -> list[Piece]:
-    """A row for each printed number: columns `printed`, `model`, `error` (relative, without sign)."""
-    found = _hours() if experiment.what == "ibm" else _speedups()
-    return [Piece({name: getattr(row, name) for name in experiment.keys}, work) for row, work in found]
+    """A row for each printed number: columns `printed`, `model`, `error` (relative, without sign). Hours that are
+    predicted have one more for each other assumption."""
+    if experiment.what == "ibm":
+        return _hours(experiment)
+    return [Piece({name: getattr(row, name) for name in experiment.keys}, work) for row, work in _speedups()]
 
 
 def _speedups() -> list[tuple[PublishedRow, Work]]:
@@ -42,16 +57,21 @@ def _speedups() -> list[tuple[PublishedRow, Work]]:
     return [(row, partial(work, row)) for row in tables.rows]
 
 
-def _hours() -> list[tuple[PrintedHours, Work]]:
-    printed = load_printed()
-    fitted = cache(partial(machines, printed))
-
-    def work(row: PrintedHours, _: Progress) -> Row:
+def _hours(experiment: Printed) -> list[Piece]:
+    def work(printed: IbmHours, fitted: Callable[[], Mapping[str, Machine]], row: PrintedHours, _: Progress) -> Row:
         strategy = make_strategy(*parse_strategy(row.strategy))
         compared = ComparedHours(row, hours(printed, fitted()[row.system], row.gpus, strategy))
         return _beside(row.hours, compared.hours, compared.error)
 
-    return [(row, partial(work, row)) for row in printed.rows]
+    found = []
+    printed = load_printed()
+    for name, under in {AS_ASSUMED: printed, **assumed_otherwise(printed)}.items():
+        fitted = cache(partial(machines, under))
+        for row in under.rows:
+            if name == AS_ASSUMED or row.use == "predicted":
+                key = {**{key: getattr(row, key) for key in experiment.keys if key != "assumed"}, "assumed": name}
+                found.append(Piece(key, partial(work, under, fitted, row)))
+    return found
 
 
 def _beside(printed: float, model: float, error: float) -> Row:

@@ -56,12 +56,12 @@ def _list() -> int:
 
     for one in settled():
         claim, evidence = one.claim, one.evidence
-        head = f"{claim.number:>2}  {one.judgement.verdict.value:<8}  {claim.name}: {claim.title}"
+        head = f"{claim.number:>2}  {one.judgement.verdict.value:<9} {one.chance:>6}  {claim.name}: {claim.title}"
         console.print(head, markup=False)
-        console.print(f"              {one.short}", markup=False)
+        console.print(f"{'':22}{one.short}", markup=False)
         took = f"  ({seconds(evidence.seconds)} on {evidence.machine})" if evidence else ""
         if claim.experiment is not None:
-            console.print(f"              {claim.command}{took}", markup=False)
+            console.print(f"{'':22}{claim.command}{took}", markup=False)
     return 0
 
 
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
     claims = [find_claim(name) for name in options.name]
     from roundelay.job import Interrupt
     from roundelay_lab.claims.evidence import landed, write_evidence
-    from roundelay_lab.claims.page import shown
+    from roundelay_lab.claims.page import Settled, shown
     from roundelay_lab.claims.rule import judge
     from roundelay_lab.claims.running import Ways, run_claim
     from roundelay_lab.claims.speech import ClaimFolders
@@ -99,13 +99,19 @@ def _run(options: argparse.Namespace) -> int:
                 write_evidence(evidence, options.evidence / f"{claim.name}.json")
             assert claim.rule is not None
             judgement = judge(claim.rule, evidence.rows, evidence.keys)
+            words = {True: "holds", False: "fails", None: "undecided"}
             rows = [
-                (one.check.says, what, shown(one.value), "holds" if one.holds else "does not hold")
-                for what, checks in (("shown if", judgement.shown), ("refuted if", judgement.refuted))
+                (one.check.says, what, shown(one.value), shown(one.edge), words[one.holds])
+                for what, checks in (
+                    ("shown if", judgement.shown),
+                    ("refuted if", judgement.refuted),
+                    ("open if", judgement.open),
+                )
                 for one in checks
             ]
-            print_table(["check", "", "value", ""], rows, left=2)
-            console.print(f"{claim.name}: {judgement.verdict.value}", markup=False)
+            print_table(["check", "", "mean", "end of the interval", ""], rows, left=2)
+            settled = Settled(claim, evidence, judgement)
+            console.print(f"{claim.name}: {judgement.verdict.value}. {settled.sure}", markup=False)
             apart = landed(claim, list(evidence.rows))
             if apart is not None:
                 far += len(apart)

@@ -1,1 +1,1 @@
-"""Hosts made of network namespaces on one machine, and the cables between them: where trainings meet faults."""
+"""Hosts made of network namespaces on one machine, and the cables between them, for trainings under faults."""

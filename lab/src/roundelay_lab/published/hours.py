@@ -67,10 +67,22 @@ class PrintedHours:
 
 
 @dataclass(frozen=True)
+class Otherwise:
+    """Another value of something that is assumed. bandwidth, learners: of a node of system D."""
+
+    name: str
+    epochs: int | None = None
+    minibatch: int | None = None
+    bandwidth: float | None = None
+    learners: int | None = None
+
+
+@dataclass(frozen=True)
 class IbmHours:
     """Content of ibm.yaml."""
 
     assumed: Assumed
+    otherwise: tuple[Otherwise, ...]
     corpus_frames: float
     systems: Mapping[str, System]
     inside: VirtualLink
@@ -151,6 +163,22 @@ def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) ->
     rounds = max(SIMULATED_ROUNDS, getattr(strategy, "period", 1))
     timed = time_strategy(strategy, machine.cluster("IBM", gpus, assumed), frames, rounds)
     return machine.idle + timed.seconds / rounds * printed.minibatches / 3600
+
+
+def assumed_otherwise(printed: IbmHours) -> dict[str, IbmHours]:
+    """Return the rows of system D under every other assumption, by its name: that of which two numbers of GPUs are
+    printed with a step that does not follow from their number alone."""
+    found = {}
+    for one in printed.otherwise:
+        given = {name: value for name in ("epochs", "minibatch") if (value := getattr(one, name)) is not None}
+        node = {name: value for name in ("bandwidth", "learners") if (value := getattr(one, name)) is not None}
+        found[one.name] = replace(
+            printed,
+            assumed=replace(printed.assumed, **given),
+            systems={**printed.systems, "D": replace(printed.systems["D"], **node)},
+            rows=tuple(row for row in printed.rows if row.system == "D"),
+        )
+    return found
 
 
 def machines(printed: IbmHours) -> dict[str, Machine]:

@@ -1,1 +1,1 @@
-"""The learner behind `roundelay.attach`: driven by somebody else's training loop."""
+"""The learner behind `roundelay.attach`: driven by the user's training loop."""

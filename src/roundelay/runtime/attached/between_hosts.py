@@ -25,7 +25,7 @@ SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 @dataclass(frozen=True)
 class BetweenHosts(View):
     """The process publishes `conducted`, `over`, `leads`, `answered` and `let_in`, and writes `drawn`; a learner
-    writes its own items of `key` and `pieces`, then publishes `asked`, and of `process`, then publishes `back`."""
+    writes its own items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`, and then `back`."""
 
     PUBLISHED = ("conducted", "over", "leads", "asked", "answered", "back", "let_in")
 
@@ -36,6 +36,7 @@ class BetweenHosts(View):
     leads: Integers = table(1)  # 0: this host does not lead the session, or else since when it does
     key: Integers = table(L, 3)  # The pass that a learner wants to draw from
     pieces: Integers = table(L)  # Number of minibatches in it
+    keep: Integers = table(L)  # How many of those drawn before are not trained
     asked: Integers = table(L)  # Number of a learner's last request for a minibatch
     drawn: Integers = table(L)  # The minibatch it was given, or NONE
     answered: Integers = table(L)  # Number of the last request that is answered

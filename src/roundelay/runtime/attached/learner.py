@@ -34,6 +34,7 @@ from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
+from roundelay.runtime.attached.idling import Idling
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
@@ -138,6 +139,9 @@ class AttachedLearner:
         if not self.strategy.traits.synchronous and not self.arena.on_devices:
             notice = partial(members.look, closely=True)
             self._beside.append(Returns(world, session, self.arena, entrance, notice))
+        self._idling = Idling(self.arena, self.rank, members.meetings)
+        if not self.strategy.traits.synchronous:
+            self._beside.append(self._idling)
         if terms.live and world.place is None:
             self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
@@ -331,7 +335,10 @@ class AttachedLearner:
         self._finish()
         self._vectors.move_out()
         self.settings.note()
+        self._idling.begin()
         members.meet("all learners to end the segment", needed)
+        if not self.strategy.traits.synchronous:
+            self._idling.end()
         self._around.conduct(int(arena.view(Attendance).met[self.rank]))
         self._compare(members.living)
         read()
@@ -411,6 +418,15 @@ class AttachedLearner:
 
     # The end ----------------------------------------------------------------------------------------------------------
 
+    def begin_share(self, number: int, first: int) -> None:
+        """Let others know of the first minibatch of that sampler, by its fingerprint.
+
+        Raises:
+            UserError: somebody's is another.
+        """
+        self._shares.begin(number, first)
+        self.share_is_agreed(number)
+
     def make_share(self, number: int, terms: ShareTerms) -> None:
         """Let others know of this learner's sampler of that number.
 
@@ -428,20 +444,40 @@ class AttachedLearner:
         """
         return self.left or self._shares.check(number, self.living)
 
-    def draw_piece(self, key: passes.Key, pieces: int) -> int | None:
-        """The number of the next minibatch of a pass over data that all learners share; None at its end."""
+    def draw_piece(self, key: passes.Key, pieces: int, keep: int) -> int | None:
+        """The number of the next minibatch of a pass over data that all learners share; None at its end. See
+        `passes.draw`."""
+        self.check_may_draw()
+        index = self._around.draw(key, pieces, keep)
+        if index is None and pieces:  # unless somebody has died who had drawn one
+            self._members.look(closely=True)
+            index = self._around.draw(key, pieces, keep)
+        return index
+
+    def check_may_draw(self) -> None:
+        """Check that minibatches can be shared out here and now.
+
+        Raises:
+            UserError: the session is closed, or this is a process forked from the learner.
+        """
+        if self.forked:
+            raise UserError(
+                f"rank {self.rank}: minibatches are shared out in the learner's own process, and this is one forked "
+                "from it, a loader's worker for example: give the loader session.share(...) as its sampler, or share "
+                "what the loader gives: session.share(loader)."
+            )
         if self.left:
             raise UserError(f"rank {self.rank}: the sampler of a closed session was asked for minibatches.")
-        index = self._around.draw(key, pieces)
-        if index is None:  # unless somebody has died who had drawn one
-            self._members.look(closely=True)
-            index = self._around.draw(key, pieces)
-        return index
 
     @property
     def left(self) -> bool:
         """Has it left? In a forked child (a data loader's, say) it was never there."""
         return self._gone or self.arena.descriptor < 0
+
+    @property
+    def forked(self) -> bool:
+        """Is this a process forked from the learner?"""
+        return self.left and not self._gone
 
     @property
     def steps(self) -> int:
@@ -475,6 +511,7 @@ class AttachedLearner:
             self.inputs,
             self.settings,
             self._shares,
+            self._idling,
             self.saved,
             self._patience,
             self._backend,

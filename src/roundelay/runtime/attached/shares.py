@@ -16,17 +16,24 @@ from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 log = logging.getLogger("roundelay")
 
 SHARE_SLOTS = 16
+UNKNOWN, ANY = 0, -1
+"""Fingerprints of a first minibatch: not known yet, and not compared."""
 
 
 @dataclass(frozen=True)
 class ShareTerms:
-    """The arguments of a sampler."""
+    """The arguments of a sampler; none for one that shares out minibatches as they come.
 
-    examples: int
-    batch_size: int
-    seed: int
-    shuffle: int
-    drop_last: int
+    Attributes:
+        first: fingerprint of the first minibatch, above 0, or UNKNOWN, or ANY.
+    """
+
+    examples: int = 0
+    batch_size: int = 0
+    seed: int = 0
+    shuffle: int = 0
+    drop_last: int = 0
+    first: int = ANY
 
     def words(self, name: str) -> str:
         """Return one of them, in words."""
@@ -64,9 +71,14 @@ class Shares:
         self._agreed[number] = {self._rank}
         self._agreed.pop(number - SHARE_SLOTS, None)
 
+    def begin(self, number: int, first: int) -> None:
+        """Note the fingerprint of the first minibatch of sampler `number`, which this learner has made."""
+        if number in self._agreed:
+            self._tables.terms[self._rank, number % SHARE_SLOTS, FIRST] = first
+
     def check(self, number: int, living: Sequence[int]) -> bool:
         """Return True if all of `living` have made sampler `number` as this learner has. False: somebody has not made
-        it yet.
+        it yet, or has not begun with it.
 
         Raises:
             UserError: somebody has made it otherwise; names both, and in what.
@@ -75,8 +87,8 @@ class Shares:
         if agreed is None:  # too many came after it
             return True
         for rank in living:
-            if rank not in agreed and (theirs := self._read(rank, number)) is not None:
-                self._compare(number, rank, theirs)
+            theirs = None if rank in agreed else self._read(rank, number)
+            if theirs is not None and self._compare(number, rank, theirs):
                 agreed.add(rank)
         return agreed.issuperset(living)
 
@@ -111,9 +123,11 @@ class Shares:
         found = ShareTerms(*self._tables.terms[rank, number % SHARE_SLOTS].tolist())
         return None if made[rank] > number + SHARE_SLOTS - 2 else found
 
-    def _compare(self, number: int, rank: int, theirs: ShareTerms) -> None:
+    def _compare(self, number: int, rank: int, theirs: ShareTerms) -> bool:
+        """Return True if there is nothing more to be compared."""
         mine = ShareTerms(*self._tables.terms[self._rank, number % SHARE_SLOTS].tolist())
-        other = [field.name for field in fields(mine) if getattr(mine, field.name) != getattr(theirs, field.name)]
+        arguments = [field.name for field in fields(mine)][:FIRST]
+        other = [name for name in arguments if getattr(mine, name) != getattr(theirs, name)]
         if other:
             raise UserError(
                 f"rank {self._rank}: its sampler {number} has {', '.join(map(mine.words, other))}, that of rank {rank} "
@@ -121,3 +135,15 @@ class Shares:
                 "the same samplers on all, in the same order and with the same arguments. (A seed that differs is for "
                 "loaders without session.sampler.)"
             )
+        firsts = {mine.first, theirs.first}
+        if len(firsts) > 1 and min(firsts) > UNKNOWN:
+            raise UserError(
+                f"rank {self._rank}: what it gives to session.share begins with another batch than what rank {rank} "
+                "gives: batches are known by their numbers, so all learners must go through the same ones in the same "
+                "order. Shuffle by the same seed on all, and deal nothing out by rank (world_size=1, rank=0)."
+            )
+        return UNKNOWN not in firsts
+
+
+FIRST = len(fields(ShareTerms)) - 1
+"""Column of `ShareTerms.first`."""

@@ -121,8 +121,8 @@ class Surroundings(ABC):
         return self._rows[-1]
 
     @abstractmethod
-    def draw(self, key: passes.Key, pieces: int) -> int | None:
-        """The next minibatch of a shared pass; None at its end."""
+    def draw(self, key: passes.Key, pieces: int, keep: int) -> int | None:
+        """The next minibatch of a shared pass; None at its end. See `passes.draw`."""
 
 
 @final
@@ -173,9 +173,9 @@ class OneHost(Surroundings):
     def leads(self, members: Membership) -> bool:
         return self._rank == members.living[0]
 
-    def draw(self, key: passes.Key, pieces: int) -> int | None:
+    def draw(self, key: passes.Key, pieces: int, keep: int) -> int | None:
         segment = int(self._arena.view(Attendance).met[self._rank])
-        return passes.draw(self._arena, self._rank, key, pieces, segment)
+        return passes.draw(self._arena, self._rank, key, pieces, segment, keep)
 
 
 @final
@@ -254,12 +254,12 @@ class SeveralHosts(Surroundings):
         lowest = next(rank for rank in members.living if rank in self._here)
         return bool(self._between.leads[0]) and self._rank == lowest
 
-    def draw(self, key: passes.Key, pieces: int) -> int | None:
+    def draw(self, key: passes.Key, pieces: int, keep: int) -> int | None:
         if self._between.leads[0] == SINCE_IT_BEGAN:  # passes are in this arena
             segment = int(self._arena.view(Attendance).met[self._rank])
-            return passes.draw(self._arena, self._rank, key, pieces, segment)
+            return passes.draw(self._arena, self._rank, key, pieces, segment, keep)
         between, rank = self._between, self._rank
-        between.key[rank], between.pieces[rank] = key, pieces
+        between.key[rank], between.pieces[rank], between.keep[rank] = key, pieces, keep
         publish(between.asked, rank, int(between.asked[rank]) + 1)
         self._bell.ring()
         self._patience.until(

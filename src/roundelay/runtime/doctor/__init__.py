@@ -1,0 +1,1 @@
+"""`roundelay doctor`: checks of a host, and of the network between hosts."""

@@ -1,0 +1,1 @@
+"""Several hosts, each with its own `procs`, which knows nothing of them."""

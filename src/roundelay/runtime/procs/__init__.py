@@ -1,0 +1,1 @@
+"""One host: a process for each learner, rows in shared memory."""

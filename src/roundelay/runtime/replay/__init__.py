@@ -1,0 +1,1 @@
+"""Runs a recorded trace again, bit for bit."""

@@ -1,0 +1,1 @@
+"""The simulator: learners on a virtual clock."""

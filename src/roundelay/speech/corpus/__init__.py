@@ -1,0 +1,1 @@
+"""Corpora, from files of others to a prepared corpus."""

@@ -1,0 +1,1 @@
+"""From scores to words: language models, graphs, search, lattices, confidences."""

@@ -1,0 +1,1 @@
+"""Alignments, from nothing or with a network: hidden Markov models, mixtures, trees."""

@@ -1,0 +1,1 @@
+"""Word error rates: alignments of words, counts, intervals."""

@@ -284,4 +284,5 @@ class SessionAgent(HostAgent):
             if number != before:
                 self._forwarded[rank] = number
                 key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
-                self._send(messages.DrawRequest(rank, number, key, int(between.pieces[rank])))
+                pieces, keep = int(between.pieces[rank]), int(between.keep[rank])
+                self._send(messages.DrawRequest(rank, number, key, pieces, keep))

@@ -36,7 +36,7 @@ from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
-ATTEND_SECONDS = 0.02
+ATTEND_SECONDS = 0.1
 """Interval at which it looks who has come, and who is lost."""
 WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 """Meetings in which learners are shown the model to evaluate."""
@@ -225,7 +225,7 @@ class SessionCoordinator:
     def _draw(self, request: messages.DrawRequest) -> int:
         """Under the gate."""
         segment = int(self._host.between.conducted[0]) + 1
-        index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment)
+        index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment, request.keep)
         return NONE if index is None else index
 
     def _serve_here(self) -> None:
@@ -234,8 +234,9 @@ class SessionCoordinator:
         for rank in self._host.here:
             if between.asked[rank] != between.answered[rank] and self._taking_over is None:
                 key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
+                pieces, keep = int(between.pieces[rank]), int(between.keep[rank])
                 with self._host.gate:
-                    between.drawn[rank] = self._draw(messages.DrawRequest(rank, 0, key, int(between.pieces[rank])))
+                    between.drawn[rank] = self._draw(messages.DrawRequest(rank, 0, key, pieces, keep))
                 publish(between.answered, rank, int(between.asked[rank]))
 
     def _came(self, remote: RemoteHost) -> None:

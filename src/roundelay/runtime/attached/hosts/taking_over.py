@@ -8,8 +8,8 @@ Legend: L learners.
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
 import numpy as np
 
@@ -59,16 +59,6 @@ def of_these(given: Sequence[Given], ranks: Sequence[int]) -> Sequence[Given]:
     return given[:RECENT]
 
 
-def _tables(arena: Arena) -> Mapping[str, Any]:
-    view = arena.view(PassTables)
-    return {
-        "keys": view.keys,
-        "next": view.next_index[:, None],
-        "segment": view.segment[:, None],
-        "returned": view.returned,
-    }
-
-
 @final
 class PassReplica:
     """Tells the next host what has changed in passes."""
@@ -76,7 +66,8 @@ class PassReplica:
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
         self._to: RemoteHost | None = None
-        self._rows = self._held = np.zeros((0, 0), np.int64)
+        self._rows: dict[int, list[int]] = {}
+        self._holds: list[int] = []
 
     def look(self, inside: Sequence[RemoteHost]) -> None:
         """Send it, if something has.
@@ -87,13 +78,12 @@ class PassReplica:
         to = min(inside, key=lambda remote: remote.host, default=None)
         if to is None:
             return
-        rows, view = np.concatenate([*_tables(self._arena).values()], 1), self._arena.view(PassTables)
-        held, count = view.held.copy(), int(view.count[0])
-        whole = to is not self._to
-        changed = [slot for slot in range(len(rows)) if whole or (rows[slot] != self._rows[slot]).any()]
-        if changed or whole or (held != self._held).any():
-            to.monitored.say(Passes(tuple(changed), count), [rows[changed].tobytes() + held.tobytes()])
-            self._to, self._rows, self._held = to, rows, held
+        rows = dict(self._rows) if to is self._to else {}
+        slots, numbers, holds = passes.changes(self._arena, rows)
+        if slots or to is not self._to or holds != self._holds:
+            count = int(self._arena.view(PassTables).count[0])
+            to.monitored.say(Passes(tuple(slots), count), [np.array([*numbers, *holds], np.int64).tobytes()])
+            self._to, self._rows, self._holds = to, rows, holds
 
 
 def enter_replica(arena: Arena, message: Passes) -> None:
@@ -102,22 +92,11 @@ def enter_replica(arena: Arena, message: Passes) -> None:
     Raises:
         InvalidMessage: it is none.
     """
-    tables, view = _tables(arena), arena.view(PassTables)
-    slots, wide = list(message.slots), sum(table.shape[1] for table in tables.values())
-    numbers = np.frombuffer(bytes(message.payload), np.int64)
-    if len(numbers) != len(slots) * wide + view.held.size:
-        raise InvalidMessage(f"{len(numbers)} numbers are no passes")
-    rows, held = numbers[: len(slots) * wide].reshape(-1, wide), numbers[len(slots) * wide :].reshape(view.held.shape)
-    if (rows < 0).any() or (held < NONE).any() or (held[:, 0] >= passes.PASS_SLOTS).any():
-        raise InvalidMessage("a pass with a number below 0, or of no slot")
-    if (rows[:, wide - view.returned.shape[1]] >= view.returned.shape[1]).any():
-        raise InvalidMessage("a pass of which more minibatches are given back than learners may hold")
-    with arena.queue_lock:
-        at = 0
-        for table in tables.values():
-            table[slots] = rows[:, at : at + table.shape[1]]
-            at += table.shape[1]
-        view.held[:], view.count[0] = held, message.count
+    payload = bytes(message.payload)
+    whole = len(payload) % 8 == 0
+    numbers = np.frombuffer(payload, np.int64).tolist() if whole else []
+    if not (whole and passes.enter_changes(arena, message.slots, numbers, message.count)):
+        raise InvalidMessage(f"{len(payload)} bytes are no passes")
 
 
 @final

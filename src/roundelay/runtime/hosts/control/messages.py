@@ -106,12 +106,13 @@ class Entered(Message):
 
 
 class DrawRequest(Message, kind="draw"):
-    """A learner asks for a minibatch of a pass."""
+    """A learner asks for a minibatch of a pass; of those it drew before the last `keep` are not trained."""
 
     rank: Rank
     number: int
     key: PassKey
-    pieces: int
+    pieces: Annotated[int, Range(0)]
+    keep: Annotated[int, Range(0)]
 
 
 class Stays(Message):

@@ -1,1 +1,1 @@
-"""Ways in which means of everybody go between hosts: one abstract class, and a file for each way."""
+"""Means of all learners between hosts: one abstract class, and a file for each way."""

@@ -28,7 +28,7 @@ TOGETHER_BYTES = 1 << 18
 """Of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and a
 reader that wakes for each takes the processor from a learner each time."""
 LONG_BYTES = 1 << 14
-"""What is shorter comes in few packets, and is waited for as it comes."""
+"""Length below which a record comes in few packets, and is waited for as it comes."""
 RTO_MAX_MS = 44
 """Linux' TCP_RTO_MAX_MS (6.15 and newer): how long it waits at most before it sends again what was lost."""
 

@@ -1,0 +1,1 @@
+"""`roundelay inspect`: problems of a corpus and their remedies, before training."""

@@ -1,0 +1,215 @@
+"""Minibatches of any iterable, shared out as they come: `session.share(batches)`.
+
+Every learner goes through the same ones, and knows them by their numbers; it skips those that are others'. So they need
+have neither a length nor an index, only one order.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+from torch import Tensor
+
+from roundelay.attached.data_position import PassLeft
+from roundelay.attached.forward import fingerprint
+from roundelay.attached.sharing import MISSING, Drawing, Fetch, Progress, Shared
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.learner import AttachedLearner
+from roundelay.runtime.attached.passes import ENDLESS
+from roundelay.runtime.attached.shares import ANY, UNKNOWN, ShareTerms
+
+log = logging.getLogger("roundelay")
+
+INSIDE = ("batch_sampler", "sampler", "dataset")
+"""Attributes of a data loader, or of a sampler of batches, that order what it gives."""
+DEALS = ("world_size", "num_replicas")
+"""Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
+DEPTH, ITEMS = 4, 256
+"""Of a batch, so much goes into its fingerprint: levels of containers, and items of each."""
+
+
+@final
+class SharedBatches(Shared):
+    """Batches of an iterable, each of which goes to one learner. Made by `session.share`.
+
+    All learners go through the same batches in the same order, in every pass from the beginning. Under a synchronous
+    strategy learner l of L takes the l-th of every L; under an asynchronous one all claim them from one queue, so that
+    a slow learner takes fewer. What a learner has claimed and not trained when it dies is claimed by others.
+
+    A source with `set_epoch` (or a data loader whose sampler or dataset has one) is told the number of each pass before
+    it begins; where somebody else has told it another, that one counts.
+    """
+
+    def __init__(
+        self,
+        learner: AttachedLearner,
+        number: int,
+        batches: Iterable[Any],
+        compared: bool,
+        progress: Callable[[], Progress],
+    ) -> None:
+        _check(batches, learner.rank)
+        super().__init__(learner, number, ShareTerms(first=UNKNOWN if compared else ANY), progress)
+        self._batches, self._compared = batches, compared
+        self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
+        self._told = self._told_epoch()
+
+    def __len__(self) -> int:
+        """Batches a learner is given in a pass, on average, where the source has a length."""
+        batches: Any = self._batches
+        return math.ceil(len(batches) / len(self._together))
+
+    def begin(self, now: Drawing) -> None:
+        """Begin the next pass, of the epoch that the source was told, if it was told one."""
+        said = self._told_epoch()
+        if said != self._told and said is not None:
+            self.set_epoch(said)
+        super().begin(now)
+
+    def _told_epoch(self) -> int | None:
+        said = (getattr(part, "epoch", None) for part in self._parts)
+        return next((epoch for epoch in said if isinstance(epoch, int)), None)
+
+    def _whole_pass(self) -> PassLeft:
+        together, rest = self._together, tuple[range, ...]()
+        if self._synchronous:
+            rest = (range(together.index(self._learner.rank), ENDLESS, len(together)),)
+        return PassLeft(len(together), 0, (), rest)
+
+    def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
+        for part in self._parts:
+            part.set_epoch(epoch)
+        self._told = self._told_epoch()
+        numbered = _Numbered(self._batches, self._learner.rank, self._begin if self._compared else lambda _: None)
+        self._compared = False
+        return numbered.fetch, lambda: numbered.count
+
+    def _begin(self, first: object) -> None:
+        self._learner.begin_share(self._number, _fingerprint(first))
+
+    @property
+    def _most_pieces(self) -> int:
+        return ENDLESS
+
+
+@final
+class _Numbered:
+    """The batches of one pass by their numbers, asked for mostly in ascending order. One that lies behind is found by
+    going through all from the beginning once more, which happens where a learner has died.
+
+    Args:
+        begin: is called with the first, once.
+    """
+
+    def __init__(self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None]) -> None:
+        self._batches, self._rank, self._begin = batches, rank, begin
+        self.count = ENDLESS
+        """How many there are, as far as that is known."""
+        self._at, self._first = 0, 0
+        self._iterator: Iterator[Any] | None = None
+
+    def fetch(self, number: int) -> Any:
+        """The batch of that number; MISSING if there are fewer."""
+        if self._iterator is None or number < self._at:
+            self._iterator, self._at = iter(self._batches), 0
+        found = MISSING
+        while self._at <= number < self.count:
+            found = next(self._iterator, MISSING)
+            if found is MISSING:
+                self.count = self._at
+                return MISSING
+            if self._at == 0 and not self._is_first(found):
+                self.count = 0
+                return MISSING
+            self._at += 1
+        return found
+
+    def _is_first(self, found: object) -> bool:
+        """Is it the first batch of this pass?"""
+        first = _fingerprint(found)
+        if self._first and first != self._first:
+            log.warning(
+                "rank %d: %s gives other batches when it is gone through a second time in one pass, so those that a "
+                "learner has left untrained when it died cannot be found again, and this learner ends the pass. Let "
+                "iter() begin with the same order until set_epoch() is called.",
+                self._rank,
+                type(self._batches).__name__,
+            )
+            return False
+        if not self._first:
+            self._first = first
+            self._begin(found)
+        return True
+
+
+def _check(batches: object, rank: int) -> None:
+    """Check that every learner can go through all of them.
+
+    Raises:
+        UserError: it can be gone through once only, or gives each rank others.
+    """
+    name = type(batches).__name__
+    if not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise UserError(f"rank {rank}: session.share({name}): give an iterable of batches (a sampler, a list).")
+    if isinstance(batches, Iterator) and not callable(getattr(batches, "set_epoch", None)):
+        raise UserError(
+            f"rank {rank}: session.share was given a {name}, which can be gone through once. Give what it was made of: "
+            "an object whose iter() begins anew in every pass (a class with __iter__, a list, a sampler, a loader)."
+        )
+    for part in _parts(batches):
+        if getattr(part, "concurrent", False) is True:
+            raise UserError(
+                f"rank {rank}: {type(part).__name__} was made with concurrent=True, which fills buckets on a thread: "
+                "what it gives then depends on timing, and differs between learners. Make it with concurrent=False."
+            )
+        for deals in DEALS:
+            world = getattr(part, deals, 1)
+            if isinstance(world, int) and world > 1:
+                raise UserError(
+                    f"rank {rank}: {type(part).__name__} was made with {deals}={world}: it deals batches out by rank, "
+                    "however fast a rank is, so there would be nothing to share. Make it the same on all learners, "
+                    "with world_size=1, rank=0 (num_replicas=1, rank=0 of torch's), and session.share gives each batch "
+                    "to whichever learner is free."
+                )
+
+
+def _parts(batches: object) -> Iterator[object]:
+    """The source, and all within it that may order what it gives."""
+    found = [batches]
+    for part in found:
+        inner = (getattr(part, name, None) for name in INSIDE)
+        found += [one for one in inner if one is not None and not any(one is before for before in found)]
+        yield part
+
+
+def _fingerprint(batch: object) -> int:
+    """A number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, containers of them, and whatever
+    has `ids`, as lhotse's cuts. Of other objects their class counts."""
+    digest = hashlib.blake2b(digest_size=7)
+    for fact in _facts(batch, DEPTH):
+        digest.update(repr(fact).encode())
+    return 1 + int.from_bytes(digest.digest(), "little")
+
+
+def _facts(batch: object, depth: int) -> Iterator[object]:
+    if isinstance(batch, Tensor):
+        yield fingerprint([batch])
+    elif isinstance(batch, np.ndarray):
+        yield batch.shape, str(batch.dtype), hashlib.blake2b(np.ascontiguousarray(batch).tobytes()).hexdigest()
+    elif isinstance(batch, str | bytes | int | float | complex | np.generic) or batch is None:
+        yield batch
+    elif depth and isinstance(batch, Mapping):
+        for key in list(batch)[:ITEMS]:
+            yield key
+            yield from _facts(batch[key], depth - 1)
+    elif depth and isinstance(batch, Sequence):
+        for item in batch[:ITEMS]:
+            yield from _facts(item, depth - 1)
+    else:
+        yield type(batch).__qualname__
+        ids = getattr(batch, "ids", ())
+        if depth and isinstance(ids, Iterable):
+            yield from list(ids)[:ITEMS]

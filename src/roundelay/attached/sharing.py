@@ -1,0 +1,272 @@
+"""Going through minibatches that learners share out, by their numbers in a pass.
+
+Under a synchronous strategy some numbers are a learner's own; under an asynchronous one all draw from one queue
+(runtime/attached/passes.py). Those that a learner has drawn and not trained are held for it: others draw them if it
+dies, and a save has them as not trained.
+
+What is drawn need not be trained soon: a loader with workers draws ahead, and other wrappers do. How far ahead is seen
+when the first step of a pass begins: the loop has the first minibatch in its hands, and all else that is drawn is on
+its way. From then on the loop has got one whenever one more is asked for, also where there is none left. A minibatch is
+trained when a step is completed that the loop has come to after it got that minibatch.
+"""
+
+import heapq
+import weakref
+from abc import abstractmethod
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from torch.utils.data import Sampler
+
+from roundelay.attached.data_position import DataPosition, Key, PassLeft
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.learner import AttachedLearner
+from roundelay.runtime.attached.shares import ShareTerms
+
+MISSING = object()
+"""There is no minibatch of that number."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a learner's loop: steps that it has begun, and completed."""
+
+    begun: int = 0
+    completed: int = 0
+
+
+Fetch = Callable[[int], Any]
+"""Answers with the minibatch of a number, or MISSING."""
+
+
+@dataclass
+class _Drawn:
+    number: int
+    shared: bool  # from the queue
+    real: bool
+
+
+@final
+class Drawing(Iterator[Any]):
+    """One pass, which begins when its first minibatch is asked for: some loaders make two, and go through one."""
+
+    def __init__(self, shared: "Shared") -> None:
+        self._shared = shared
+        self._asked, self._ended = 0, False
+
+    def begin(self, key: Key, begun: PassLeft, fetch: Fetch, pieces: Callable[[], int]) -> None:
+        """Begin.
+
+        Args:
+            key: the number of the pass among those of its sampler.
+            begun: so much of it is left.
+            pieces: asks how many minibatches it has, as far as that is known.
+        """
+        self.key, self._begun, self._fetch, self._pieces = key, begun, fetch, pieces
+        self._own = heapq.merge(begun.pieces, *begun.rest)
+        self._last = -1  # of its own numbers
+        self._ahead: int | None = None  # minibatches on their way to the loop
+        progress = self._shared.progress()
+        self._begun_before, self._completed = progress.begun, progress.completed
+        self._drawn: deque[_Drawn] = deque()  # and not trained
+        self._trained = self._gone = 0  # minibatches trained, and those of them that are not in `_drawn` any more
+        self._held = 0  # those that the queue holds for this learner
+
+    def __next__(self) -> Any:
+        if not self._asked:
+            self._shared.begin(self)
+        self._note_trained()
+        self._asked += 1
+        while not self._ended:
+            number, shared = self._next_number()
+            if number is None:
+                self._ended = True
+                break
+            self._drawn.append(drawn := _Drawn(number, shared, True))
+            item = self._fetch(number)
+            if item is not MISSING:
+                return item
+            drawn.real = False
+        self.settle()
+        raise StopIteration
+
+    def _next_number(self) -> tuple[int | None, bool]:
+        self._shared.agree()
+        own = next(self._own, None)
+        if own is not None:
+            self._last = own
+            return (own, False) if own < self._pieces() else (None, False)
+        number = self._shared.draw(self.key, self._pieces(), self._keep())
+        self._held = self._keep() + (number is not None)
+        return number, True
+
+    def _keep(self) -> int:
+        return sum(drawn.shared for drawn in self._drawn)
+
+    def _note_trained(self) -> None:
+        """Note what is trained by now."""
+        progress = self._shared.progress()
+        if self._ahead is None:
+            if progress.begun == self._begun_before:
+                return
+            self._ahead = max(0, self._asked - 1)
+        if progress.completed != self._completed:
+            self._completed = progress.completed
+            self._trained = self._asked - self._ahead
+        while self._drawn and (self._gone < self._trained or not self._drawn[0].real):
+            self._gone += self._drawn.popleft().real
+
+    def settle(self) -> None:
+        """Let the queue know what is trained by now."""
+        self._note_trained()
+        if self._keep() < self._held:
+            self._shared.draw(self.key, 0, self._keep())
+            self._held = self._keep()
+
+    def left(self) -> PassLeft | None:
+        """Minibatches that are still this learner's: those drawn and not trained, and those of its own that are not
+        drawn. None: the pass is over."""
+        self._note_trained()
+        pieces = [drawn.number for drawn in self._drawn if drawn.real]
+        if self._ended and not pieces:
+            return None
+        begun, last = self._begun, self._last
+        own = () if self._ended else begun.pieces[bisect_right(begun.pieces, last) :]
+        rest = () if self._ended else tuple(run[bisect_right(run, last) :] for run in begun.rest)
+        return PassLeft(begun.cut, begun.examples, sorted([*pieces, *own]) if pieces else own, rest)
+
+
+class Shared(Sampler[Any]):
+    """Passes over minibatches that all learners share out, as one learner goes through them.
+
+    Args:
+        number: of this sampler; learners make theirs in the same order.
+        progress: asks for that of the learner's loop.
+    """
+
+    def __init__(
+        self, learner: AttachedLearner, number: int, terms: ShareTerms, progress: Callable[[], Progress]
+    ) -> None:
+        self._learner, self._number, self._terms, self.progress = learner, number, terms, progress
+        self._agreed = False
+        learner.make_share(number, terms)
+        self._epoch = 0
+        self._gone_through: Counter[int] = Counter()
+        self._left: dict[Key, PassLeft] = {}
+        """Passes that a session before has left under way."""
+        self._now: Callable[[], Drawing | None] = lambda: None
+
+    @abstractmethod
+    def _whole_pass(self) -> PassLeft:
+        """A pass that nobody has begun, as far as it is this learner's own."""
+
+    @abstractmethod
+    def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
+        """Begin a pass; see `Drawing`."""
+
+    @property
+    @abstractmethod
+    def _most_pieces(self) -> int:
+        """Minibatches of a whole pass."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch of the next pass: where a session has resumed in the middle of one, that epoch, so that a loop
+        begins with it: `for epoch in range(sampler.epoch, epochs)`."""
+        return self._epoch
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the order of the next pass. Without a call each pass takes the next order."""
+        self._epoch = epoch
+
+    @property
+    def _synchronous(self) -> bool:
+        return self._learner.strategy.traits.synchronous
+
+    @property
+    def _together(self) -> Sequence[int]:
+        """Ranks that share out the next pass: under a synchronous strategy those that take part in this segment."""
+        learner = self._learner
+        return range(learner.learners) if learner.left or not self._synchronous else learner.me.living
+
+    def __iter__(self) -> Iterator[Any]:
+        return Drawing(self)
+
+    def begin(self, now: Drawing) -> None:
+        """Begin the next pass.
+
+        Raises:
+            UserError: this is not the learner's process.
+        """
+        if self._learner.forked:
+            self._learner.check_may_draw()
+        epoch = self._epoch
+        times = self._gone_through[epoch]
+        self._epoch, self._gone_through[epoch] = epoch + 1, times + 1
+        left = self._left.pop((epoch, times), None) or self._whole_pass()
+        now.begin((epoch, times), left, *self._open(epoch, left))
+        self._now = weakref.ref(now)  # a loop that is left early has done with it
+
+    def agree(self) -> None:
+        """Compare this sampler with those of the others, until that is done.
+
+        Raises:
+            UserError: somebody has made another.
+        """
+        self._agreed = self._agreed or self._learner.share_is_agreed(self._number)
+
+    def draw(self, key: Key, pieces: int, keep: int) -> int | None:
+        """The number of the next minibatch of the queue; see `passes.draw`."""
+        return None if self._synchronous else self._learner.draw_piece((self._number, *key), pieces, keep)
+
+    def settle(self) -> None:
+        """Before a meeting: let the queue know what is trained."""
+        if (now := self._now()) is not None:
+            now.settle()
+
+    def state(self) -> dict[str, Any]:
+        """Its position, for a save: that of the pass under way, or of the next."""
+        now, times, left = self._now(), dict(self._gone_through), dict(self._left)
+        key, terms = (self._epoch, times.get(self._epoch, 0)), self._terms
+        if now is not None and (mine := now.left()) is not None:
+            key = now.key
+            times[key[0]], left[key] = key[1], mine
+        return {
+            "number": self._number,
+            "learners": self._learner.learners,
+            "batch_size": terms.batch_size,
+            "dataset": terms.examples,
+            "examples": self._whole_pass().examples,
+            "epoch": key[0],
+            "nth": key[1],
+            "times": [list(one) for one in times.items()],
+            "left": [[*key, one.to_plain()] for key, one in left.items()],
+        }
+
+    def resume(self, position: DataPosition) -> None:
+        """Begin where a session before has stopped.
+
+        Raises:
+            UserError: that one shared out other examples.
+        """
+        mine = self._terms.batch_size, self._terms.examples
+        if (position.batch_size, position.dataset) != mine:
+            raise UserError(
+                f"sampler {self._number} of this session shares out {_words(*mine)}, that of the save "
+                f"{_words(position.batch_size, position.dataset)}: make the same samplers in the same order to resume "
+                "where the data were."
+            )
+        self._epoch, self._gone_through = position.epoch, Counter(position.times)
+        self._left = dict(position.left)
+
+    def join(self) -> None:
+        """Begin where the learners of a session that runs are."""
+        self._epoch, times = self._learner.saved.epoch_under_way(self._number, self._most_pieces)
+        self._gone_through[self._epoch] = times
+
+
+def _words(batch_size: int, dataset: int) -> str:
+    return f"{dataset} examples in minibatches of {batch_size}" if batch_size else "batches as they come"
