@@ -2,7 +2,6 @@
 local optimizer's momentum at a block's end."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES, make_strategy
-from roundelay.strategies.base import Strategy
 from roundelay.strategies.periodic import Periodic
 
 ROUNDS = 60
@@ -89,12 +87,6 @@ def test_block_momentum_declares_what_sgd_travels_under_both_conventions(name: s
     beyond = max(1.0, learners / 7) if name == "diloco" else 1.0  # its outer rate is at most 0.7
     assert strategy.distance(learners, 1) == pytest.approx(1)
     assert strategy.distance(learners, learners) == pytest.approx(1 / beyond)
-
-
-def test_whoever_declares_a_distance_says_why_on_the_page() -> None:
-    for name, kind in STRATEGIES.items():
-        page = (Path(__file__).parents[2] / "docs" / "strategies" / f"{name}.md").read_text()
-        assert ("**Distance**" in page) == (kind.distance is not Strategy.distance), name
 
 
 @pytest.mark.parametrize(

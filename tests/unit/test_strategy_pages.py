@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from roundelay.strategies import STRATEGIES
+from roundelay.strategies.base import Strategy
 
 ROOT = Path(__file__).parents[2]
 PAGES = ROOT / "docs" / "strategies"
@@ -53,6 +54,11 @@ def test_a_section_names_every_option_with_its_default(name: str) -> None:
 def test_shared_options_are_those_of_strategies() -> None:
     rows = re.findall(r"^\| `\w+` \| .*? \| (.*?) \| .+ \|$", (PAGES / "README.md").read_text(), re.MULTILINE)
     assert {name for of in rows for name in of.split(", ")} <= set(STRATEGIES)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_that_declares_a_distance_explains_it(name: str) -> None:
+    assert ("**Distance**" in section_of(name)) == (STRATEGIES[name].distance is not Strategy.distance)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
