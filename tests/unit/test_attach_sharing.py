@@ -73,7 +73,7 @@ LAYOUT = Layout(LEARNERS, 1, views=(PassTables,))
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("seed", range(15))
 def test_each_is_trained_once_whoever_dies_however_far_ahead_it_drew(seed: int, known: bool) -> None:
-    """Whether the number of minibatches is known or not; also when another host leads from some time on."""
+    """Also where the number of minibatches is not known, and when another host leads from some time on."""
     prepare_publishing()
     choose, count = random.Random(seed), 60
     arena = Arena(create_file(LAYOUT), LAYOUT, Patience(0, 60))

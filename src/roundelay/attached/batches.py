@@ -15,19 +15,19 @@ from torch import Tensor
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.forward import fingerprint
-from roundelay.attached.sharing import MISSING, Drawing, Fetch, Progress, Shared
+from roundelay.attached.sharing import MISSING, Drawing, Fetch, LoopProgress, Shared
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.passes import ENDLESS
-from roundelay.runtime.attached.shares import ANY, UNKNOWN, ShareTerms
+from roundelay.runtime.attached.shares import ANY, UNSEEN, ShareTerms
 
 log = logging.getLogger("roundelay")
 
-INSIDE = ("batch_sampler", "sampler", "dataset")
+ORDERING = ("batch_sampler", "sampler", "dataset")
 """Attributes of a data loader, or of a sampler of batches, that order what it gives."""
 DEALS = ("world_size", "num_replicas")
 """Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
-DEPTH, ITEMS = 4, 256
+LEVELS, ITEMS = 4, 256
 """Of a batch, so much goes into its fingerprint: levels of containers, and items of each."""
 
 
@@ -49,10 +49,10 @@ class SharedBatches(Shared):
         number: int,
         batches: Iterable[Any],
         compared: bool,
-        progress: Callable[[], Progress],
+        progress: Callable[[], LoopProgress],
     ) -> None:
         _check(batches, learner.rank)
-        super().__init__(learner, number, ShareTerms(first=UNKNOWN if compared else ANY), progress)
+        super().__init__(learner, number, ShareTerms(first=UNSEEN if compared else ANY), progress)
         self._batches, self._compared = batches, compared
         self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
@@ -107,7 +107,7 @@ class _Numbered:
     def __init__(self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None]) -> None:
         self._batches, self._rank, self._begin = batches, rank, begin
         self.count = ENDLESS
-        """How many there are, as far as that is known."""
+        """Number of batches, as far as it is known."""
         self._at, self._first = 0, 0
         self._iterator: Iterator[Any] | None = None
 
@@ -180,7 +180,7 @@ def _parts(batches: object) -> Iterator[object]:
     """The source, and all within it that may order what it gives."""
     found = [batches]
     for part in found:
-        inner = (getattr(part, name, None) for name in INSIDE)
+        inner = (getattr(part, name, None) for name in ORDERING)
         found += [one for one in inner if one is not None and not any(one is before for before in found)]
         yield part
 
@@ -189,7 +189,7 @@ def _fingerprint(batch: object) -> int:
     """A number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, containers of them, and whatever
     has `ids`, as lhotse's cuts. Of other objects their class counts."""
     digest = hashlib.blake2b(digest_size=7)
-    for fact in _facts(batch, DEPTH):
+    for fact in _facts(batch, LEVELS):
         digest.update(repr(fact).encode())
     return 1 + int.from_bytes(digest.digest(), "little")
 

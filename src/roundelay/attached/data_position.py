@@ -140,8 +140,8 @@ def dealt_out(
 
 
 def _part(whole: PassLeft, left: Sequence[range], rank: int, learners: int) -> PassLeft:
-    """What goes to learner `rank` of so many, of all that is left: every so many-th minibatch, and of those without an
-    end every so many-th of each run."""
+    """Return the part of all that is left that goes to learner `rank` of so many: every so many-th minibatch, and of
+    those without an end every so many-th of each run."""
     finite = sorted(piece for run in left if run.stop < ENDLESS for piece in run)
     rest = tuple(run[rank::learners] for run in left if run and run.stop >= ENDLESS)
     return PassLeft(whole.cut, whole.examples, finite[rank::learners], rest)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from roundelay.attached.data_position import PassLeft
-from roundelay.attached.sharing import MISSING, Fetch, Progress, Shared
+from roundelay.attached.sharing import MISSING, Fetch, LoopProgress, Shared
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -37,7 +37,7 @@ class SharedSampler(Shared):
         shuffle: bool,
         seed: int,
         drop_last: bool,
-        progress: Callable[[], Progress],
+        progress: Callable[[], LoopProgress],
     ) -> None:
         if examples < 1 or batch_size < 1:
             raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")

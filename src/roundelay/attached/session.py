@@ -27,7 +27,7 @@ from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.sharing import Progress, Shared
+from roundelay.attached.sharing import LoopProgress, Shared
 from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
@@ -449,9 +449,9 @@ class Session:
             rate=self._rate,
         )
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> LoopProgress:
         completed = self._steps.completed
-        return Progress(completed + self._learner.begun, completed)
+        return LoopProgress(completed + self._learner.begun, completed)
 
     def _meet(self, kind: str, read: Callable[[], None]) -> None:
         self._steps.check_open("a meeting")

@@ -31,7 +31,7 @@ MISSING = object()
 
 
 @dataclass(frozen=True)
-class Progress:
+class LoopProgress:
     """Progress of a learner's loop: steps that it has begun, and completed."""
 
     begun: int = 0
@@ -148,7 +148,7 @@ class Shared(Sampler[Any]):
     """
 
     def __init__(
-        self, learner: AttachedLearner, number: int, terms: ShareTerms, progress: Callable[[], Progress]
+        self, learner: AttachedLearner, number: int, terms: ShareTerms, progress: Callable[[], LoopProgress]
     ) -> None:
         self._learner, self._number, self._terms, self.progress = learner, number, terms, progress
         self._agreed = False

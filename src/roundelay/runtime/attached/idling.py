@@ -14,7 +14,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 
 log = logging.getLogger("roundelay")
 
-FEW, PART = 10, 0.2
+FEW, OF_OWN = 10, 0.2
 """Steps that another takes while this learner waits, and that part of its own since the last meeting, before it is
 said."""
 
@@ -44,7 +44,7 @@ class Idling(BetweenSteps):
             return
         meanwhile, own = self._steps - self._came, int(self._came[self._rank]) - self._before
         slow = int(np.argmax(meanwhile))
-        if not own or meanwhile[slow] < max(FEW, PART * own):
+        if not own or meanwhile[slow] < max(FEW, OF_OWN * own):
             return
         self._said = True
         log.warning(

@@ -220,7 +220,7 @@ def enter_changes(arena: Arena, slots: Sequence[int], numbers: Sequence[int], co
 
 
 def _take(numbers: deque[int], most: int, wide: int = 1) -> list[int]:
-    """How many items follow, at most so many, and then these."""
+    """Take a number, at most `most`, and as many items behind it; return these."""
     if not 0 <= (count := numbers.popleft()) <= most:
         raise ValueError
     return [numbers.popleft() for _ in range(count * wide)]

@@ -16,7 +16,7 @@ from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 log = logging.getLogger("roundelay")
 
 SHARE_SLOTS = 16
-UNKNOWN, ANY = 0, -1
+UNSEEN, ANY = 0, -1
 """Fingerprints of a first minibatch: not known yet, and not compared."""
 
 
@@ -25,7 +25,7 @@ class ShareTerms:
     """The arguments of a sampler; none for one that shares out minibatches as they come.
 
     Attributes:
-        first: fingerprint of the first minibatch, above 0, or UNKNOWN, or ANY.
+        first: fingerprint of the first minibatch, above 0, or UNSEEN, or ANY.
     """
 
     examples: int = 0
@@ -74,7 +74,7 @@ class Shares:
     def begin(self, number: int, first: int) -> None:
         """Note the fingerprint of the first minibatch of sampler `number`, which this learner has made."""
         if number in self._agreed:
-            self._tables.terms[self._rank, number % SHARE_SLOTS, FIRST] = first
+            self._tables.terms[self._rank, number % SHARE_SLOTS, FIRST_BATCH] = first
 
     def check(self, number: int, living: Sequence[int]) -> bool:
         """Return True if all of `living` have made sampler `number` as this learner has. False: somebody has not made
@@ -126,7 +126,7 @@ class Shares:
     def _compare(self, number: int, rank: int, theirs: ShareTerms) -> bool:
         """Return True if there is nothing more to be compared."""
         mine = ShareTerms(*self._tables.terms[self._rank, number % SHARE_SLOTS].tolist())
-        arguments = [field.name for field in fields(mine)][:FIRST]
+        arguments = [field.name for field in fields(mine)][:FIRST_BATCH]
         other = [name for name in arguments if getattr(mine, name) != getattr(theirs, name)]
         if other:
             raise UserError(
@@ -136,14 +136,14 @@ class Shares:
                 "loaders without session.sampler.)"
             )
         firsts = {mine.first, theirs.first}
-        if len(firsts) > 1 and min(firsts) > UNKNOWN:
+        if len(firsts) > 1 and min(firsts) > UNSEEN:
             raise UserError(
                 f"rank {self._rank}: what it gives to session.share begins with another batch than what rank {rank} "
                 "gives: batches are known by their numbers, so all learners must go through the same ones in the same "
                 "order. Shuffle by the same seed on all, and deal nothing out by rank (world_size=1, rank=0)."
             )
-        return UNKNOWN not in firsts
+        return UNSEEN not in firsts
 
 
-FIRST = len(fields(ShareTerms)) - 1
+FIRST_BATCH = len(fields(ShareTerms)) - 1
 """Column of `ShareTerms.first`."""
