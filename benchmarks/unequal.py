@@ -201,7 +201,7 @@ class Falling(SegmentPlan):
 
 
 def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, learner: Watched) -> SimRuntime:
-    """The learners of a way, at their costs."""
+    """Return the learners of a way, at their costs."""
     factors, learners = way.factors, len(way.factors)
     slow = tuple(Handicap(rank, factor) for rank, factor in enumerate(factors) if factor > 1)
     compute = Compute(seconds=GRADIENT_SECONDS, sigma=0.1)
@@ -215,7 +215,7 @@ def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, le
 
 
 def plan_of(of: Problem, way: Way, seconds: float, seed: int) -> EpochPlan:
-    """As many minibatches as the learners train in so many seconds."""
+    """Return a plan of as many minibatches as the learners train in so many seconds."""
     learners, each = len(way.factors), sum(1 / factor for factor in way.factors) / len(way.factors)
     pieces = math.ceil(seconds / GRADIENT_SECONDS * each) * learners
     return EpochPlan(0, pieces * of.frames, of.frames * learners, learners, seed)
