@@ -273,7 +273,9 @@ def test_attached_learners_at_the_linear_rate_are_learners_at_twice_the_rate(str
         assert linear[rank]["values"] == twice[rank]["values"]
         assert linear[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
     assert linear[0]["work"] == pytest.approx(2)
-    assert "rate linear: 2 learners train at 2 times the learning rate" in attached()["said"][0]["text"]
+    said = attached()["said"][0]["text"]
+    assert "rate linear: 2 learners train at 2 times the learning rate" in said
+    assert "2 learners moved the model as far as 2.00 would" in said and "as far as 4.00" not in said
 
 
 @pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)

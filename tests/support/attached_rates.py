@@ -1,5 +1,6 @@
 """Run as two learners by tests/laws/test_learners_rate.py: the learning rate of attached learners."""
 
+from operator import ge
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def unequal() -> None:
             if session.rank == rank:
                 train(session, before[rank], before[rank] + steps)
             before[rank] += steps
-            until(lambda: session.summary()["steps"] == before)
+            until(lambda: all(map(ge, session.summary()["steps"], before)))  # the other may be in its next turn already
             factors.append((float(session._learner.counts.rate_factors[session.rank]) - counted) / steps)
         session.meet()
         summary, rates = session.summary(), [group["lr"] for group in session.optimizer.param_groups]

@@ -372,7 +372,7 @@ class Session:
 
     def _work(self) -> float:
         """Return by how many times as much as the learner with the most steps, alone, all have moved the model."""
-        counts, learners = self._learner.counts, len(self._learner.living) or self.learners
+        counts, learners = self._learner.counts, len(self._learner.to_the_end)
         moved, longest = work_of(counts.rate_factors, counts.steps, self.strategy, learners, learners)
         return moved / longest if longest else 0.0
 

@@ -489,12 +489,17 @@ class AttachedLearner:
         """Counts of all learners so far; once this one has left, until then."""
         return self._final[0] if self._gone else self.arena.counts.copy()
 
+    @property
+    def to_the_end(self) -> tuple[int, ...]:
+        """Ranks that live, or have lived until they closed the session; once this one has left, as of then."""
+        return self._final[2] if self._gone else self._members.to_the_end
+
     def leave(self, manner: int = CLOSED) -> None:
         """Nobody is to wait for this learner any more, and it uses the arena no more, whose memory is given back as
         soon as nobody else holds a vector of it."""
         if self.left:
             return
-        self._final, self._gone = (self.counts, self.steps), True
+        self._final, self._gone = (self.counts, self.steps, self.to_the_end), True
         self._members.leave(manner)
         while self._beside:
             self._beside.pop().close(manner)

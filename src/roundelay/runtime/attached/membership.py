@@ -138,6 +138,12 @@ class Membership:
         """Ranks that live, as far as anybody has noticed."""
         return tuple(self._liveness.living())
 
+    @property
+    def to_the_end(self) -> tuple[int, ...]:
+        """Ranks that live, or have lived until they closed the session."""
+        living = self.living
+        return tuple(rank for rank, manner in enumerate(self._left) if rank in living or manner == CLOSED)
+
     def lowest(self) -> bool:
         """Is this learner the lowest of those that live?"""
         return self.living[:1] == (self.rank,)
