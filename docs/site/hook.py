@@ -20,7 +20,7 @@ from notebooks import as_page
 
 import roundelay
 from roundelay.cli import command_parsers
-from roundelay.recipes.known import about_strategy, choices, recipe_options, strategies, strategy_options
+from roundelay_speech.recipes.known import about_strategy, choices, recipe_options, strategies, strategy_options
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"

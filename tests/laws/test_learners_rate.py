@@ -8,13 +8,13 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
+from roundelay.recipes.recipe import Training, as_it_was
 
 from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PERIOD, GradientNoise, gain
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
-from roundelay.recipes.recipe import Training, as_it_was
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.learners_rate import (
     RateFactor,

@@ -79,7 +79,7 @@ def test_the_source_distribution_has_what_a_clone_has(packed: Path) -> None:
         "tests/unit/test_distribution.py",
         "tests/support/until.py",
         "benchmarks/talk.py",
-        "src/roundelay/recipes/options/known.json",
+        "speech/src/roundelay_speech/recipes/options/known.json",
         "src/roundelay/py.typed",
         "lab/pyproject.toml",
         "lab/src/roundelay_lab/claims/page.py",

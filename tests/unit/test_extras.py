@@ -25,9 +25,9 @@ SCRIPT = """
 import importlib, os, pkgutil, sys, roundelay
 
 for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
-    programs = "roundelay.__main__", "roundelay.speech.corpus.demo.voice"
+    programs = "roundelay.__main__", "roundelay_speech.corpus.demo.voice"
     for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
-    serving = module.name.startswith("roundelay.transcription.serving.")  # loaded by `serve` alone
+    serving = module.name.startswith("roundelay_speech.transcription.serving.")  # loaded by `serve` alone
     if not serving and module.name not in (*programs, for_gpus):
         importlib.import_module(module.name)
 import torch
@@ -54,7 +54,7 @@ for refused in (
     lambda: roundelay.transcribe("model", "talk.wav"),
     lambda: roundelay.load_model("model"),
     lambda: roundelay.export("exp", "out"),
-    lambda: roundelay.speech.search.fst.kaldifst.compile,
+    lambda: roundelay_speech.search.fst.kaldifst.compile,
     lambda: os.environ.update(two_hosts) or roundelay.attach(model, optimizer, strategy="adpsgd"),
 ):
     try:

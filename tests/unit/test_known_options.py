@@ -15,18 +15,18 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.cli import main
 from roundelay.core.configure import build, override
 from roundelay.core.errors import UserError
-from roundelay.recipes import known
-from roundelay.recipes.describe import KNOWN, OPEN_SETS, describe, names
-from roundelay.recipes.recipe import Recipe, load_recipe
-from roundelay.speech.corpus.readers import READERS
 from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay_speech.corpus.readers import READERS
+from roundelay_speech.recipes import known
+from roundelay_speech.recipes.describe import KNOWN, OPEN_SETS, describe, names
+from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
 
 
 def test_the_file_is_what_the_dataclasses_say() -> None:
     assert json.loads(KNOWN.read_text()) == json.loads(json.dumps(describe())), (
-        "an option has changed: run `python -m roundelay.recipes.describe`"
+        "an option has changed: run `python -m roundelay_speech.recipes.describe`"
     )
 
 

@@ -12,10 +12,10 @@ import soundfile
 
 import roundelay
 from roundelay.cli import main
-from roundelay.commands.heard import listener
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import UTTERANCES_FILE
+from roundelay_speech.commands.heard import listener
 from support.corpora import kaldi_corpus
 from support.fake_runs import Fake, write_run
 

@@ -1,7 +1,8 @@
 """Commands of other packages: entry points of the group `roundelay.commands`.
 
 An entry point bears the name of its command and names a function `add(command: Command)` that adds it, as those of this
-folder do. It is loaded when its command is asked for, so that a package that is broken harms no other command.
+folder do; one function may be that of several commands. It is loaded when one of them is asked for, so that a package
+that is broken harms no other command.
 """
 
 import argparse
@@ -14,6 +15,30 @@ from roundelay.core.errors import UserError
 GROUP = "roundelay.commands"
 OF_THE_LABORATORY = ("calibrate", "claims", "published", "storm")
 """Commands that come with the package `roundelay-lab`, folder `lab` of the repository."""
+OF_SPEECH = (
+    "adapt",
+    "align",
+    "compare",
+    "decode",
+    "demo",
+    "evaluate",
+    "export",
+    "export-alignment",
+    "features",
+    "finetune",
+    "import-alignment",
+    "inspect",
+    "pack",
+    "prepare",
+    "realign",
+    "replay",
+    "scaling",
+    "score",
+    "serve",
+    "train",
+    "transcribe",
+)
+"""Commands that come with the package `roundelay-speech`, folder `speech` of the repository."""
 
 
 def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
@@ -38,10 +63,10 @@ def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
 
 
 def add_plugin(found: EntryPoint, command: Command) -> None:
-    """Add the command of an entry point to the command line.
+    """Add the command of an entry point to the command line, and those that its function adds besides.
 
     Raises:
-        UserError: it cannot be loaded, or has another name than its entry point; names the package.
+        UserError: it cannot be loaded, or does not add the commands of its entry points; names the package.
     """
     try:
         add = found.load()
@@ -56,7 +81,7 @@ def add_plugin(found: EntryPoint, command: Command) -> None:
         return command(name, run, text, examples)
 
     add(noting)
-    if added != [found.name]:
+    if set(added) != {one.name for one in entry_points(group=GROUP) if one.value == found.value}:
         raise UserError(
             f"the entry point {found.name!r} of the package {_package(found)} adds {', '.join(added) or 'no command'}: "
             "the command must have the name of its entry point."
