@@ -1,4 +1,4 @@
-"""The floors of the package for training: every file and folder on its floor (.importlinter), and the imports that there are."""
+"""The floors of `roundelay`: every file and folder on its floor (.importlinter), and the imports that there are."""
 
 from dataclasses import dataclass
 

@@ -86,7 +86,8 @@ def draw() -> str:
     left.floors += [[_room(name, "blue") for name in layer] for layer in names["training"] if layer[0] in below]
     right = Room("speech: for anybody with audio", "green")
     right.floors = [[_room(name, "green") for name in layer] for layer in names["speech"]]
-    both = Room("both, in the package of speech: acoustic models are trained and used", "violet", [[_row(every["both"], "violet")]])
+    title = "both, in the package of speech: acoustic models are trained and used"
+    both = Room(title, "violet", [[_row(every["both"], "violet")]])
     plain = [name for name in every["neither"] if name != "core"]
     neither = Room("below both", "grey", [[_row(plain, "grey")], [_room("core", "grey")]])
     inner, parts, y = WIDTH - 56, [], TOP

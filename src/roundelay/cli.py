@@ -159,7 +159,8 @@ def _about(parser: Parser, word: str) -> str | None:
         if word in (action.choices or ()):
             if action.dest != "corpus":
                 return str(action.help)
-            return load("roundelay_speech.recipes.known", "speech", f"help {word}").corpora().get(word)
+            known = load("roundelay_speech.recipes.known", "speech", f"help {word}")
+            return str(known.corpora().get(word, action.help))
     return None
 
 

@@ -8,7 +8,6 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from roundelay.recipes.recipe import Training, as_it_was
 
 from roundelay.algorithms.averaging import minibatches_averaged
 from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PERIOD, GradientNoise, gain
@@ -25,6 +24,7 @@ from roundelay.runtime.learners_rate import (
 )
 from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay_speech.recipes.recipe import Training, as_it_was
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
 from support.launched import reports, run_learners

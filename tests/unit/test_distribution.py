@@ -123,7 +123,7 @@ def run(script: str, wheels: list[Path], others: Path, tmp_path: Path) -> subpro
 def test_the_wheel_alone_trains_a_loop_and_names_what_speech_needs(packed: Path, others: Path, tmp_path: Path) -> None:
     done = run(ALONE, [*packed.glob("roundelay-*.whl")], others, tmp_path)
     assert f"{tmp_path}/roundelay/__init__.py\n" in done.stdout
-    assert done.stdout.splitlines()[-1] == "0 None 2 2"
+    assert done.stdout.splitlines()[-1] == "0 0 2 2"
     said = " ".join(done.stderr.split())
     assert "list models needs the package roundelay-speech: pip install 'roundelay[speech]'." in said
     assert "`roundelay prepare` is a command of the package roundelay-speech, which is not installed" in said

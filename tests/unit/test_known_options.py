@@ -17,17 +17,18 @@ from roundelay.core.configure import build, override
 from roundelay.core.errors import UserError
 from roundelay.options import describe as describing
 from roundelay.options import known as strategies_known
+from roundelay.options.describe import names
 from roundelay.strategies import STRATEGIES, make_strategy
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.recipes import known
-from roundelay_speech.recipes.describe import KNOWN, OPEN_SETS, describe, names
+from roundelay_speech.recipes.describe import OPEN_SETS, OPTIONS_FILE, describe
 from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
 
 
 def test_the_file_is_what_the_dataclasses_say() -> None:
-    assert json.loads(KNOWN.read_text()) == json.loads(json.dumps(describe())), (
+    assert json.loads(OPTIONS_FILE.read_text()) == json.loads(json.dumps(describe())), (
         "an option has changed: run `python -m roundelay_speech.recipes.describe`"
     )
     assert json.loads(describing.KNOWN.read_text()) == json.loads(json.dumps(describing.describe())), (
@@ -37,7 +38,7 @@ def test_the_file_is_what_the_dataclasses_say() -> None:
 
 def test_every_option_is_explained_and_nothing_else_is() -> None:
     """Of every model, optimizer and schedule; of every strategy; and every topology."""
-    explained = {**known.RECIPES.explained, **strategies_known.STRATEGIES.explained}
+    explained = {**known.RECIPE_OPTIONS.explained, **strategies_known.STRATEGIES.explained}
     keys = set()
     chosen = [f"{key}={name}" for key, union in OPEN_SETS.values() for name in names(union)]
     for assignment in [*chosen, "optimizer.name=adam", "optimizer.name=muon", "schedule.rule=anneal"]:

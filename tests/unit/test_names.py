@@ -12,8 +12,8 @@ SHELL = ("api", "commands", "options", "reports", "cli.py", "stopping.py", "term
 JOINED = tuple(
     f"speech/{name}"
     for name in (
-        *("api", "commands", "grids", "recipes"),
-        *("acoustic.py", "exporting", "packed", "recognition", "transcription"),
+        *("api", "commands", "advice", "grids", "transcription", "exporting", "packed", "recognition", "acoustic.py"),
+        *("acoustic_task.py", "starting.py", "recipes", "objectives", "forward_backward"),
     )
 )
 """The modules of speech where the wings meet count as shell."""

@@ -56,9 +56,9 @@ def load(module: str, extra: str, who: str) -> Any:
     """
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         package, _, _ = module.partition(".")
-        if error.name not in (module, package):
+        if importlib.util.find_spec(package) is not None:
             raise
         raise _missing([package], extra, who) from None
 

@@ -16,12 +16,8 @@ from roundelay_speech.grids.axes import USUAL_STRATEGIES
 
 def add(command: Command) -> None:
     """Its options."""
-    sub = command(
-        "scaling",
-        _scaling,
-        "measure how much sooner several learners are at a loss than one, each at its best rate",
-        EXAMPLES["scaling"],
-    )
+    about = "measure how much sooner several learners are at a loss than one, each at its best rate"
+    sub = command("scaling", _scaling, about, EXAMPLES["scaling"])
     sub.add_argument(
         "recipe",
         help="a YAML file, the name of a packaged recipe, or a Python script with roundelay.attach in it, whose "

@@ -23,12 +23,8 @@ _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
 
 def add(command: Command) -> None:
     """Its options."""
-    sub = command(
-        "transcribe",
-        _transcribe,
-        "recognise recordings of any kind and length with a packed model",
-        EXAMPLES["transcribe"],
-    )
+    about = "recognise recordings of any kind and length with a packed model"
+    sub = command("transcribe", _transcribe, about, EXAMPLES["transcribe"])
     sub.add_argument(
         "model", type=Path, check=check_packed, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)"
     )

@@ -14,7 +14,7 @@ from roundelay_speech.objectives import AnyObjective
 from roundelay_speech.recipes.recipe import Recipe
 from roundelay_speech.units import AnyUnits
 
-KNOWN = Path(__file__).with_name("options") / "known.json"
+OPTIONS_FILE = Path(__file__).with_name("options") / "known.json"
 OPEN_SETS = {
     "models": ("model", ModelConfig),
     "objectives": ("training.objective", AnyObjective),
@@ -37,4 +37,4 @@ def describe() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    write_known(KNOWN, describe())
+    write_known(OPTIONS_FILE, describe())

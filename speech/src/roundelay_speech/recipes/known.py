@@ -18,7 +18,7 @@ from roundelay.options.known import KnownOptions, Option, check_strategy
 
 ONE_OF_TWO = (("training", "minibatch", "minibatch_per_learner"), ("init", "model", "first"))
 """Sections, and two options of each of which a recipe has one."""
-RECIPES = KnownOptions("roundelay_speech.recipes")
+RECIPE_OPTIONS = KnownOptions("roundelay_speech.recipes")
 """Options of recipes."""
 _RECIPE = "roundelay_speech.recipes.recipe.Recipe"
 
@@ -140,7 +140,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 def check_mapping(mapping: Mapping[str, Any]) -> None:
     """`check_recipe` for what a recipe says."""
-    build(RECIPES.sections[_RECIPE], mapping)
+    build(RECIPE_OPTIONS.sections[_RECIPE], mapping)
     training = mapping.get("training") or {}
     check_strategy(training.get("strategy", "sgd"), training.get("options") or {})
 
@@ -150,19 +150,19 @@ def corpora() -> dict[str, str]:
     return {
         name: f"{entry['about']}{' Free to load.' if entry['free'] else ''}"
         f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
-        for name, entry in RECIPES.known["corpora"].items()
+        for name, entry in RECIPE_OPTIONS.known["corpora"].items()
     }
 
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
     `what` is models, objectives, graphs or units."""
-    found, section = {}, RECIPES.known["choices"][what]
+    found, section = {}, RECIPE_OPTIONS.known["choices"][what]
     for name, entry in section["names"].items():
         key = section["key"]
         options = [
             dataclasses.replace(option, key=option.key.removeprefix(f"{key}."))
-            for option in RECIPES.options(entry["section"], {}, key)
+            for option in RECIPE_OPTIONS.options(entry["section"], {}, key)
         ]
         found[name] = (str(entry["about"]), options[1:])  # the first is the name itself
     return found
@@ -173,4 +173,4 @@ def recipe_options(mapping: Mapping[str, Any] | None = None) -> list[Option]:
 
     Of a section that may be one of several (model, optimizer, schedule), the options of the one that `mapping` has.
     """
-    return [*RECIPES.options(_RECIPE, mapping or {}, "")]
+    return [*RECIPE_OPTIONS.options(_RECIPE, mapping or {}, "")]
