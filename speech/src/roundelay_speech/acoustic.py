@@ -23,6 +23,7 @@ from roundelay.job import AfterDeath, Job
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.runtime.base import Cluster, Runtime, Straggler, parse_straggler
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
+from roundelay.runtime.hosts.options import AUTO
 from roundelay.runtime.hosts.terms import HostTerms, check_hosts, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -77,7 +78,7 @@ def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Stra
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
     check_hosts(strategy, training.on_death, training.record)
     check_options(strategy, training)
-    if recipe.optimizer.by_parameters and training.fragments > 1:
+    if recipe.optimizer.by_parameters and training.fragments not in (AUTO, 1):
         raise UserError(
             f"training.fragments is {training.fragments}, and optimizer.name is {recipe.optimizer.name}, which updates "
             "matrices as a whole: give 1, or an elementwise optimizer."
@@ -267,6 +268,8 @@ def make_terms(recipe: Recipe, strategy: Strategy) -> HostTerms:
     """Return the terms between hosts. The recipe, and how much data it names, must be the same on all of them."""
     recipe = with_order(recipe, read_summary(recipe.corpus).splits.get(TRAIN, {}).get("hours", 0.0))
     training, corpus = recipe.training, read_summary(recipe.corpus)
+    if recipe.optimizer.by_parameters:  # no exchange is to change a part of a matrix alone
+        training = dataclasses.replace(training, fragments=1)
     utterances = {name: int(sizes["utterances"]) for name, sizes in corpus.splits.items()}
     agreement = {"recipe": plain(recipe), "utterances": utterances}
     if isinstance(strategy, HAdPsgd):

@@ -285,11 +285,13 @@ def _add_hosts(sub: argparse.ArgumentParser) -> None:
         "it can lead when the first is lost",
     )
     sub.add_argument(
-        "--wire", metavar="CODEC", help="several hosts: codec on the network, such as bf16 (default: fp32)"
+        "--wire",
+        metavar="CODEC",
+        help="several hosts: codec on the network, such as bf16 (default: auto)",
     )
     sub.add_argument(
         "--fragments",
         type=count,
         metavar="K",
-        help="several hosts: an exchange carries one of K parts of the row (default: 1)",
+        help="several hosts: an exchange carries one of K parts of the row (default: as many as the link asks for)",
     )

@@ -78,8 +78,10 @@ class Training(HostOptions):
     On several hosts (docs/hosts.md):
     host_patience   seconds of silence after which a host counts as dead
     wire            codec by which rows (and gradients of ssgd) go between hosts where the strategy says none: fp32, or
-                    bf16, int8, int4 with error feedback
-    fragments       an exchange between hosts carries one such part of the row, in turn
+                    bf16, int8, int4 with error feedback; auto: rows that no learner waits for by what the link bears,
+                    everything else in fp32
+    fragments       an exchange between hosts carries one of so many parts of the row, in turn; auto: as many as make it
+                    short on the link there is, where no learner waits, else 1
     encrypt         hide what goes between hosts; without it everything is authenticated all the same
     exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
                     take; 1: as often as the link allows
