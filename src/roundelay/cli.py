@@ -16,7 +16,7 @@ from roundelay.commands import (
 )
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
-from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, add_plugin, find_plugins
+from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, add_plugins, find_plugins
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
 from roundelay.core.importing import import_uncollected
@@ -136,9 +136,8 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
     sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     if asked not in commands or asked in ("help", "completion"):
         plugins = find_plugins(commands)
-        wanted = [one for one in plugins if one.name == asked] or plugins
-        for found in {one.value: one for one in wanted}.values():
-            add_plugin(found, command)
+        functions = {one.value for one in plugins if one.name == asked}
+        add_plugins([one for one in plugins if one.value in functions or not functions], command)
     return parser, commands
 
 

@@ -62,12 +62,19 @@ def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
     return [found[name] for name in sorted(found)]
 
 
-def add_plugin(found: EntryPoint, command: Command) -> None:
-    """Add the command of an entry point to the command line, and those that its function adds besides.
+def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
+    """Add the commands of entry points to the command line; a function of several is called once.
 
     Raises:
         UserError: it cannot be loaded, or does not add the commands of its entry points; names the package.
     """
+    for value in dict.fromkeys(one.value for one in found):
+        _add([one for one in found if one.value == value], command)
+
+
+def _add(of_one: Sequence[EntryPoint], command: Command) -> None:
+    """Add the commands of entry points that name one function."""
+    found = of_one[0]
     try:
         add = found.load()
     except (ImportError, AttributeError) as error:
@@ -81,7 +88,7 @@ def add_plugin(found: EntryPoint, command: Command) -> None:
         return command(name, run, text, examples)
 
     add(noting)
-    if set(added) != {one.name for one in entry_points(group=GROUP) if one.value == found.value}:
+    if set(added) != {one.name for one in of_one}:
         raise UserError(
             f"the entry point {found.name!r} of the package {_package(found)} adds {', '.join(added) or 'no command'}: "
             "the command must have the name of its entry point."
