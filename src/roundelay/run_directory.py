@@ -49,6 +49,8 @@ CHANGEABLE: tuple[str, ...] = tuple(
         "curve_points",
         "encrypt",
         "exchange_share",
+        "fragments",
+        "wire",
     )
 )
 RESIZED = ("training.learners ", "training.stragglers ")
