@@ -12,8 +12,14 @@ import torch
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.epochs import EpochPlan
 from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
+from roundelay.runtime.attached.absent import let_in
+from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS
+from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.launch.start import Endings, launch
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support import attached_back, attached_returning
 from support.attached_hosts import HostsOfLearners
 from support.attached_returning import BATCH, EPOCHS, EXAMPLES
@@ -181,6 +187,26 @@ def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(sizes: tuple[int, 
     found = reports(said)["back"]
     check_rows_are_equal(found)
     assert found[0]["row"] == as_one_process_would("comes")[-1]
+
+
+def test_who_comes_back_has_come_to_as_many_meetings_as_those_who_step() -> None:
+    """Of the others one has begun the segment, and one is still about to, having come to a meeting fewer; where no step
+    was taken, nobody waits for it at the next meeting."""
+    prepare_publishing()
+    layout = Layout(3, 1, views=ATTACHED_VIEWS, tensors=1)
+    arena = Arena(create_file(layout), layout, Patience(2, 60))
+    member, attendance = Membership(arena, 2, Patience(2, 60), lambda _: None), arena.view(Attendance)
+    attendance.met[:2] = 2, 3
+    arena.liveness.mark([0, 1], True)
+    let_in(arena, [2])
+    attendance.ending[:2] = 7
+    assert (member.meeting, member.entering) == ((0, 1), (2,))
+    assert member.to_come([0, 1, 2], 7, needed=False) == []
+    arena.queue.rounds[1] = 1
+    assert member.to_come([0, 1, 2], 7, needed=False) == [2]
+    member.begin([0, 1, 2])
+    assert (int(attendance.met[2]), member.meeting, member.entering) == (3, (0, 1, 2), ())
+    arena.close()
 
 
 def check_rows_are_equal(found: dict[int, dict[str, Any]]) -> None:

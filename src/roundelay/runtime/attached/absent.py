@@ -21,7 +21,8 @@ def let_in(arena: Arena, ranks: Sequence[int]) -> None:
     """Let learners that have come back begin with the next step of the others, who are in a meeting."""
     attendance, here = arena.view(Attendance), list(ranks)
     _forget(arena, here)
-    attendance.left[here], attendance.entering[here] = DIED, 1
+    attendance.left[here] = DIED
+    publish(attendance.entering, here, 1)
     publish(attendance.let_in, here, attendance.back[here])
     arena.liveness.mark(here, True)  # last: from here on the others count on them
 

@@ -42,11 +42,11 @@ LONG_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Attendance(View):
-    """Each learner writes its own items, and publishes `met`, `ending` and `back`; the lowest rank that lives, or on
-    several hosts the process that speaks to others, writes `present`, and, of one that it lets in, `entering` and
-    `let_in`, which it publishes."""
+    """Each learner writes its own items, and publishes `met`, `ending`, `back` and that it is no longer `entering`; the
+    lowest rank that lives, or on several hosts the process that speaks to others, writes `present`, and publishes, of
+    one that it lets in, `entering` and `let_in`."""
 
-    PUBLISHED = ("met", "ending", "back", "let_in")
+    PUBLISHED = ("met", "ending", "back", "let_in", "entering")
 
     met: Integers = table(L)  # Meetings a learner has come to
     ending: Integers = table(L)  # Number of the last segment that a learner has wanted to end
@@ -100,11 +100,11 @@ class Membership:
 
     def come_back_at_meeting(self, here: Sequence[int], look_outside: Callable[[], None]) -> None:
         """Take a dead learner's place among others who wait for each other: say that this one has come back, and wait
-        until they have let it in at a meeting and one of those `here` has begun a step. As long as any lives, and
-        nobody waits for it. The caller gives it its state, and then it has `begun`.
+        until they have let it in at a meeting and one of those `here` has begun a step, who are waited for as long as
+        one lives. Nobody waits for this learner. Once it has its state, it is to `begin`.
 
         Raises:
-            LearnerDied: nobody lives any more.
+            LearnerDied: none of those `here` lives any more.
         """
         self.hold_life()
         attendance, rounds = self._arena.view(Attendance), self._arena.queue.rounds
@@ -124,8 +124,9 @@ class Membership:
 
     def begin(self, here: Sequence[int]) -> None:
         """Begin, having been let in, with the first step of the others."""
-        publish(self._met, self.rank, int(self._met[self._here_before(here)[0]]))
-        self._entering[self.rank] = 0
+        others = self._here_before(here)  # who has taken it has come to as many as any: some may be about to begin
+        publish(self._met, self.rank, int(self._met[others].max()))
+        publish(self._entering, self.rank, 0)
         self._bell.ring()
 
     def _here_before(self, here: Sequence[int]) -> list[int]:

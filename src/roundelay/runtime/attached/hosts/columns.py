@@ -122,7 +122,7 @@ class SharedColumns:
             SharedTable(votes.changed, axis=1, stop=None),
             SharedTable(votes.numbers, axis=1, stop=None),
             SharedTable(attendance.left, stop=len(MANNERS)),
-            SharedTable(attendance.entering, stop=2),
+            SharedTable(attendance.entering, published=True, stop=2),
             SharedTable(attendance.cut),
             *at_steps,
             *at_meetings,
