@@ -245,6 +245,7 @@ class SessionSaves(Giver):
         self._learner.me.snapshot()
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, "the state that another learner gives it")
+        self._learner.settings.note()  # as if it had come to the meeting with them
         self.samplers, self._also = resumed.samplers, dict(resumed.also)
         return resumed.also or None
 
