@@ -160,7 +160,8 @@ class Session:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
         self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
         room = Room(terms.patience_seconds / 2, termination.asked, log.warning)  # others wait for this learner
-        self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet, room)
+        about = wanted, self._steps, self._buffers, self.optimizers, device
+        self._saves = learner.giver = SessionSaves(*about, self._meet, room, self._samplers)
         if resume is not None:
             try:
                 restore = self._saves.come_back if learner.late else self._saves.resume
@@ -168,6 +169,10 @@ class Session:
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
+        if learner.given:
+            with self._steps.failing():
+                self.resumed, learner.given = self._saves.take(learner.given) or self.resumed, b""
+            self._steps.show_home()
 
     @property
     def optimizer(self) -> Optimizer:
@@ -421,10 +426,10 @@ class Session:
         return shared
 
     def _begin_shared(self, shared: Shared, number: int) -> None:
-        if self._learner.late:
-            shared.join()
-        elif number in self._saves.samplers:
+        if number in self._saves.samplers:
             shared.resume(self._saves.samplers[number])
+        elif self._learner.late:
+            shared.join()
         self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------

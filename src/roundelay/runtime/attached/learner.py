@@ -17,7 +17,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -34,8 +34,10 @@ from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
+from roundelay.runtime.attached.handover import Giver, Receiver, give
 from roundelay.runtime.attached.idling import Idling
 from roundelay.runtime.attached.inputs import Inputs, InputTables
+from roundelay.runtime.attached.meetings import LAST
 from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
@@ -89,6 +91,11 @@ class AttachedLearner:
         UserError: the learners do not find each other or do not agree; names the rank.
     """
 
+    giver: Giver | None = None
+    """Knows what others need of this learner that come back."""
+    given = b""
+    """Where it has come back to others that wait for each other: the state that it was given."""
+
     def __init__(
         self,
         world: World,
@@ -110,6 +117,7 @@ class AttachedLearner:
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
         session = next(_sessions)
+        self._place, self._here = (world, session), world.here
         entrance = Entrance(world, terms, initial, shown, device, session)
         with LocalRendezvous(world, session, terms.patience_seconds) as rendezvous:
             with entrance.open(rendezvous, self._patience) as access:
@@ -128,15 +136,14 @@ class AttachedLearner:
                 entrance.share(rendezvous)
                 living: Sequence[int] = world.first
                 if self.late:
-                    living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
-                    self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
+                    living = self._come_back(access, rendezvous)
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             if not self.late:
                 members.gather(world.first, rendezvous.check)
                 living = world.first if world.place is None else self._around.taking_part(members)
-        if not self.strategy.traits.synchronous and not self.arena.on_devices:
+        if not terms.needs_all and not self.arena.on_devices:
             notice = partial(members.look, closely=True)
             self._beside.append(Returns(world, session, self.arena, entrance, notice))
         self._idling = Idling(self.arena, self.rank, members.meetings)
@@ -146,8 +153,32 @@ class AttachedLearner:
             self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
-        self._shares = Shares(self.arena.view(ShareTables), self.rank, joined=not self.strategy.traits.synchronous)
+        self._shares = Shares(self.arena.view(ShareTables), self.rank, joined=not terms.needs_all)
         self._begin(tuple(living))
+
+    def _come_back(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> Sequence[int]:
+        """Take this learner's place in a session that runs; ranks that take part in its segment."""
+        members, waits = self._members, self._terms.goes_on
+        with Receiver(*self._place) if waits else nullcontext() as receiver:
+            living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
+            if receiver is not None:
+                self.given = receiver.take()
+                if not self.given:
+                    raise UserError(
+                        f"rank {self.rank} cannot come back: no learner of its host could give it its state."
+                    )
+                members.begin(self._here)
+        self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
+        return living
+
+    def _give(self, rank: int) -> bool:
+        """In a meeting, give a learner that comes back the state that it begins with; none, if it cannot be said."""
+        try:
+            state = b"" if self.giver is None else self.giver.state_for(rank)
+        except UserError as error:
+            log.warning("rank %d cannot give its state to rank %d, which comes back: %s", self.rank, rank, error)
+            state = b""
+        return give(*self._place, rank, state)
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
         """Begin where learner `source` of this host is, or the centre, if that is here."""
@@ -204,6 +235,11 @@ class AttachedLearner:
         self._means.begin_segment()
         self._backend.begin_segment(opens=True)
         self.me.snapshot()
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment that runs, from 1 on: the training between two meetings."""
+        return self._segment
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -330,6 +366,8 @@ class AttachedLearner:
         """
         members, arena, needed = self._members, self.arena, self._terms.needs_all
         members.meetings.begin(kind)
+        attendance = arena.view(Attendance)
+        attendance.cut[self.rank] = 0 if self.giver is None else self.giver.cut
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
@@ -339,17 +377,16 @@ class AttachedLearner:
         members.meet("all learners to end the segment", needed)
         if not self.strategy.traits.synchronous:
             self._idling.end()
-        self._around.conduct(int(arena.view(Attendance).met[self.rank]))
+        self._around.conduct(int(attendance.met[self.rank]))
         self._compare(members.living)
         read()
         sequences, cast = arena.sequences, arena.view(VoteTables).cast
         for table in (sequences.sent_seq, sequences.acked_seq, arena.queue.rounds, cast):
             table[self.rank] = 0
-        self._around.note_present(members)
+        self._around.note_present(members, self._give if kind != LAST else lambda _: False)
         members.meet("all learners to begin a segment", needed)
         self._segment += 1
-        present = arena.view(Attendance).present
-        self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
+        self._begin(self._around.present)
 
     def _compare(self, living: Sequence[int]) -> None:
         """Compare, in a meeting, the others with this learner.
