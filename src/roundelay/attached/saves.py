@@ -91,7 +91,8 @@ class SessionSaves(Giver):
             raise UserError(f"save(keep={keep}): 2 is the least, for one stays whole while the next is written.")
         self._also = dict(also)
         directory, learner = directory.absolute(), self._learner
-        if directory not in self._whole and saves(directory) and not learner.late:
+        repeats = learner.record.repeats  # then what is saved was written when that was recorded
+        if directory not in self._whole and saves(directory) and not learner.late and not repeats:
             raise UserError(
                 f"{directory} holds saves of another training: attach with resume={str(directory)!r} to go on from "
                 "the newest, or save to another directory."
@@ -109,10 +110,11 @@ class SessionSaves(Giver):
             meta.update(self._own(tensors), before=noted.whole, samplers=[one.state() for one in samplers])
 
         self._meet("save()", read)
-        prune(directory, oldest, keep)
         folder = folder_of(directory, self._last)
-        path = part_path(folder, learner.rank, learner.learners)
-        self._room.wait_for(lambda: write_part(path, meta, tensors), directory, bytes_of(tensors.values()))
+        if not repeats:
+            prune(directory, oldest, keep)
+            path = part_path(folder, learner.rank, learner.learners)
+            self._room.wait_for(lambda: write_part(path, meta, tensors), directory, bytes_of(tensors.values()))
         self._whole[directory] = self._last
         return folder
 
@@ -157,11 +159,16 @@ class SessionSaves(Giver):
         """
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
-        learner.saved.note(0 if found is None else found.number, max(saves(directory), default=0))
+        whole, last = 0 if found is None else found.number, max(saves(directory), default=0)
+        if learner.record.resumed is not None:
+            (whole, last), wanted = learner.record.resumed, self._fitting
+            found = find(directory, wanted.rank, wanted.learners, wanted.strategy, whole) if whole else None
+        learner.saved.note(whole, last)
 
         def read() -> None:
             noted = learner.saved.noted()
             self._last, self._whole[directory] = noted.last, noted.whole
+            learner.record.note_resumed(noted.whole, noted.last)
             if noted.whole:
                 resumed = self._resumed(directory, found, noted.whole)
                 learner.saved.load(resumed.state)

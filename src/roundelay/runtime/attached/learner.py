@@ -39,6 +39,8 @@ from roundelay.runtime.attached.idling import Idling
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import LAST
 from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
+from roundelay.runtime.attached.recording import SessionRecord
+from roundelay.runtime.attached.repeating import RepeatedPlace, open_record
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.attached.settings import Settings, SettingsTables, SteppedByLoop
@@ -52,9 +54,8 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World, stragglers
-from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learner_state import LearnerPlace, LearnerTables, LearnerVectors
 from roundelay.runtime.learners_rate import RateFactor
-from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
@@ -62,6 +63,7 @@ from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.vectors import make_vectors
 from roundelay.runtime.rows import adopt
+from roundelay.runtime.trace import Kind
 
 log = logging.getLogger("roundelay")
 
@@ -125,6 +127,7 @@ class AttachedLearner:
                 self._around: Surroundings = OneHost(*common)
                 if world.place is not None:
                     self._around = SeveralHosts(*common, world.here, entrance.wakes[self.rank])
+                self.record = self._opened(access, entrance, session)
                 self._build(access, optimizer, update, device)
                 reap = partial(passes.give_back, self.arena)
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
@@ -180,6 +183,22 @@ class AttachedLearner:
             state = b""
         return give(*self._place, rank, state)
 
+    def _opened(self, access: ArenaAccess, entrance: Entrance, session: int) -> SessionRecord:
+        """The record of the session, or the one that it repeats."""
+        place = RepeatedPlace(
+            access,
+            session,
+            {name: fact for name, fact in entrance.facts.items() if name != "record"},
+            lambda rank: self._members.died(rank, NEEDED),
+            self._finish_deferred,
+        )
+        record = open_record(self._terms.record, place, entrance.late)
+        access.trace = access.rows[self.rank].trace = record.row_trace
+        return record
+
+    def _finish_deferred(self) -> None:
+        self._engine.finish_deferred()
+
     def _adopt(self, access: ArenaAccess, source: int) -> None:
         """Begin where learner `source` of this host is, or the centre, if that is here."""
         arena, rank, centre = self.arena, self.rank, self._around.has_centre
@@ -207,19 +226,20 @@ class AttachedLearner:
             pinned(snapshot)
             pinned(vectors.gradient)
         states = self.arena.optimizer
-        self.me = LearnerState(
+        self.me = self.record.state(
             LearnerPlace(self.rank, self.learners, self._terms.seed, minibatches_a_round=self.learners),
             LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
             optimizer,
             LearnerTables(states.steps, self.arena.counts, states.scalars[self.rank]),
-            update=self._update,
-            deferred=self._deferred,
+            self._update,
+            self._deferred,
         )
         noise = GradientNoise(np.zeros(len(NOISE_SCALARS))) if self._terms.rate == "gain" else None
         self._rate = RateFactor(self._terms.rate, self.strategy, shared=False, noise=noise)
         self._work = ExternalWork(vectors.gradient)
-        self._backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote())
+        self._backend = self.record.backend(access, vectors, self._means, self._work)
+        trace = self.record.trace
+        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote(), trace)
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(
@@ -229,6 +249,8 @@ class AttachedLearner:
 
     def _begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
+        self.record.trace.note(Kind.BEGIN, mine=self._segment)
+        self._deferred.clear()  # the state does so too, but where it repeats a record it has none
         self.me.begin_segment(None, living, self.strategy.traits.ages)
         if self._rate.noise is not None:
             self._rate.noise.forget()  # here and where a save of this meeting is gone on from
@@ -312,6 +334,10 @@ class AttachedLearner:
             self._next_look = now + BETWEEN_LOOKS_SECONDS
             self._look()
         self.me.learning_rate = learning_rate
+        if self.record.on:
+            vector = self.me.gradient_buffer if lay_out is None else lay_out()
+            self.record.note_gradient(self._engine.pending.at.vector, vector, examples)
+            lay_out = None
         self._update.vote(examples, vote)
         self._work.hand_in(examples, lay_out)
         self._go_on()
@@ -336,8 +362,7 @@ class AttachedLearner:
 
     def change_row(self, change: Callable[[Tensor], None]) -> None:
         """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
-        with self.me.row.writing():
-            change(self.me.x)
+        self.me.change(change)
         self.me.snapshot()
 
     def _start(self) -> None:
@@ -485,11 +510,18 @@ class AttachedLearner:
         """The number of the next minibatch of a pass over data that all learners share; None at its end. See
         `passes.draw`."""
         self.check_may_draw()
-        index = self._around.draw(key, pieces, keep)
-        if index is None and pieces:  # unless somebody has died who had drawn one
-            self._members.look(closely=True)
-            index = self._around.draw(key, pieces, keep)
-        return index
+        draw = partial(self._around.draw, key, pieces, keep)
+        if not pieces:  # nothing is
+            return draw()
+
+        def drawn() -> int | None:
+            index = draw()
+            if index is None:  # unless somebody has died who had drawn one
+                self._members.look(closely=True)
+                index = draw()
+            return index
+
+        return self.record.draw(key[0], drawn)
 
     def check_may_draw(self) -> None:
         """Check that minibatches can be shared out here and now.
@@ -538,6 +570,9 @@ class AttachedLearner:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True
         self._members.leave(manner)
+        if self.record.on:
+            has_centre = self.rank == 0 and self.strategy.traits.model == "centre"
+            self.record.leave(manner, self.me, self.arena.rows()[-1].vector if has_centre else None)
         while self._beside:
             self._beside.pop().close(manner)
         if self._host_process is not None:
@@ -557,5 +592,6 @@ class AttachedLearner:
             self.saved,
             self._patience,
             self._backend,
+            self.record,
         )
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around
