@@ -7,7 +7,7 @@ from roundelay.core.importing import uncollected
 
 if TYPE_CHECKING:
     from roundelay.api.advising import advise
-    from roundelay.api.comparing import compare, simulate
+    from roundelay.api.comparing import compare, evaluate_folds, simulate
     from roundelay.api.corpora import align, inspect, prepare
     from roundelay.api.packing import evaluate, finetune, pack
     from roundelay.api.recipes import load_recipe
@@ -44,6 +44,7 @@ _PLACES = {
     "compare": "roundelay.api.comparing",
     "decode": "roundelay.api.recognition",
     "evaluate": "roundelay.api.packing",
+    "evaluate_folds": "roundelay.api.comparing",
     "export": "roundelay.exporting.writing",
     "finetune": "roundelay.api.packing",
     "inspect": "roundelay.api.corpora",
@@ -79,6 +80,7 @@ __all__ = [
     "compare",
     "decode",
     "evaluate",
+    "evaluate_folds",
     "export",
     "finetune",
     "inspect",
