@@ -77,7 +77,6 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--data",
         type=Path,
-        check=check_there,
         metavar="DIR",
         help="a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing",
     )
@@ -150,6 +149,7 @@ def _evaluate(options: argparse.Namespace) -> int:
     if options.data is None:
         raise UserError("evaluate needs --data DIR, the speech to recognise; or --folds N, to train a recipe.")
     check_packed(Path(options.model))
+    check_there(options.data)
     _evaluate_model(options)
     return 0
 
@@ -207,6 +207,8 @@ def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]")
         if options.per_speaker:
             for name, one in found.speakers.items():
                 console.print(f"  {name}: {one.errors}", markup=False)
+        if found.confidences is not None:
+            console.print(f"  confidences: {found.confidences}", markup=False)
         if line := written_so(found.changes):
             console.print(f"  {line}", markup=False)
         if found.left_out:

@@ -1,5 +1,5 @@
 """Folds of a prepared corpus: its speakers left out in turn, so that each is recognised by a model that has never heard
-their voice.
+them.
 
 Speakers of all splits but `dev` take part. In fold k the speakers of part k are the split `test`, all others are
 `train`; `dev` stays, for settings are chosen on it. Where there is none, it is the next part's speakers.
