@@ -6,9 +6,9 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay.grids import running
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.scoring.formats.trn import read_trn
+from roundelay_speech.grids import running
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.scoring.formats.trn import read_trn
 
 FOLDS = ["evaluate", "recipe.yaml", "--folds", "2", "training.runtime=sim", "schedule.max_epochs=2"]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.corpus.folds import DEV, TEST, fold, speaker_parts
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.prepared import TRAIN, Corpus
+from roundelay_speech.corpus.folds import DEV, TEST, fold, speaker_parts
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.prepared import TRAIN, Corpus
 
 RATE = 8000
 FOLDER = Path("data/whole")

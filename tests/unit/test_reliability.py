@@ -7,8 +7,8 @@ import pytest
 
 from roundelay.core.streams import stream
 from roundelay.reports.reliability import reliability_picture
-from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.speech.scoring.reliability import judged, normalised_cross_entropy, reliability
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.scoring.reliability import judged, normalised_cross_entropy, reliability
 
 
 def test_normalised_cross_entropy_by_hand() -> None:
