@@ -6,10 +6,11 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay_speech.grids import running
 from roundelay_speech.prepared import load_corpus
+from roundelay_speech.recognition.recognise import recognise
 from roundelay_speech.scoring.formats.trn import read_trn
 
+DECODING = "roundelay_speech.grids.running.recognise"
 FOLDS = ["evaluate", "recipe.yaml", "--folds", "2", "training.runtime=sim", "schedule.max_epochs=2"]
 
 
@@ -20,17 +21,17 @@ def trained(folder: Path) -> dict[Path, int]:
 def test_everybody_is_recognised_by_a_model_that_never_heard_them(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, whole, recognise = inside / "exp/beeps/folds-2", load_corpus(inside / "data"), running.recognise
+    folder, whole = inside / "exp/beeps/folds-2", load_corpus(inside / "data")
 
     def interrupted(exp: Path, *given: object, **more: object) -> object:
         if exp.name == "fold-2":
             raise KeyboardInterrupt
         return recognise(exp, *given, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(running, "recognise", interrupted)
+    monkeypatch.setattr(DECODING, interrupted)
     assert main(FOLDS) == 130
     assert "exp/beeps/folds-2. The same command goes on from there." in capsys.readouterr().err
-    monkeypatch.setattr(running, "recognise", recognise)
+    monkeypatch.setattr(DECODING, recognise)
     before = trained(folder)
     assert len(before) == 2
     assert main(FOLDS) == 0
