@@ -58,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "evaluate": (
         "roundelay evaluate models/an4 --data data/mine --out results",
         "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
+        "roundelay evaluate kaldi --folds 5 model.width=256 schedule.max_epochs=6",
     ),
     "transcribe": (
         "roundelay transcribe models/an4 talk.mp3",
