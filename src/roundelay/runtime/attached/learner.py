@@ -354,7 +354,8 @@ class AttachedLearner:
         wait for each other it depends on what all of them know."""
         factor = 1.0
         if self.learners > 1 and (self._terms.rate in ("gain", "linear") or self.strategy.weighed):
-            living = self.me.living if self.strategy.traits.synchronous else self._members.living
+            as_begun = self.strategy.traits.synchronous or self.record.repeats  # one that differs leaves, as none did
+            living = self.me.living if as_begun else self._members.living
             self._rate.live(living)
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
         self.arena.counts.rate_factors[self.rank] += factor

@@ -33,7 +33,7 @@ from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, write_entry
 
-WORDS = CHUNK // 2
+CHUNK_WORDS = CHUNK // 2
 """Words of 64 bits in a chunk."""
 
 
@@ -43,8 +43,8 @@ def hash_of(vector: Tensor) -> int:
     words within a chunk is not looked at."""
     even = vector.numel() // 2 * 2
     words, last = vector[:even].view(torch.int64), vector[even:].view(torch.int32).long()
-    whole = words.numel() // WORDS * WORDS
-    sums = torch.cat([words[:whole].view(-1, WORDS).sum(1), words[whole:].sum()[None], last])
+    whole = words.numel() // CHUNK_WORDS * CHUNK_WORDS
+    sums = torch.cat([words[:whole].view(-1, CHUNK_WORDS).sum(1), words[whole:].sum()[None], last])
     return int.from_bytes(hashlib.blake2b(sums.cpu().numpy().tobytes(), digest_size=8).digest(), "little", signed=True)
 
 

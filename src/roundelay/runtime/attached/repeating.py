@@ -160,7 +160,7 @@ class RepeatedEvents(Recorded):
         return Differs(f"{self.folder}: {self.difference}")
 
     def _surroundings(self) -> str:
-        """What is not as it was around the learner, in words."""
+        """Return in words how the surroundings of the learner differ from the recorded ones."""
         here = surroundings()
         names = [name for name in ("torch", "threads", "processor") if here[name] != self._recorded[name]]
         other = ", ".join(f"{name} {here[name]} (was {self._recorded[name]})" for name in names)

@@ -101,7 +101,7 @@ def _run(
 
 
 def _learners(folder: Path) -> Mapping[int, Mapping[str, Any]]:
-    """What the learners of a session have said of themselves, by rank.
+    """Return the words of the learners of a session about themselves, by rank.
 
     Raises:
         UserError: the record is missing or damaged.
