@@ -28,7 +28,8 @@ for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
     programs = "roundelay.__main__", "roundelay.speech.corpus.demo.voice"
     for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
     serving = module.name.startswith("roundelay.transcription.serving.")  # loaded by `serve` alone
-    if not serving and module.name not in (*programs, for_gpus):
+    toolkit = module.name.startswith("roundelay.integrations.")  # each imports the toolkit that it is for
+    if not serving and not toolkit and module.name not in (*programs, for_gpus):
         importlib.import_module(module.name)
 import torch
 
