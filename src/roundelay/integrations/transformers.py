@@ -32,7 +32,7 @@ from roundelay.integrations.loaders import shared_parts
 from roundelay.runtime.launch.world import learners, local_rank, rank
 
 log = logging.getLogger("roundelay")
-FOLDER = "learners"
+SAVES = "learners"
 """Beside Trainer's checkpoints: the session's newest saves."""
 
 
@@ -87,7 +87,7 @@ class RoundelayCallback(TrainerCallback):
             UserError: of `attach`; or an argument of Trainer's does not fit, and is named.
         """
         _check(args, state)
-        saves, resumes = Path(args.output_dir) / FOLDER, state.global_step > 0
+        saves, resumes = Path(args.output_dir) / SAVES, state.global_step > 0
         self.session = session = attach(
             model, optimizer, self._strategy, resume=saves if resumes else None, **self._options
         )
@@ -298,7 +298,7 @@ def _check(args: TrainingArguments, state: TrainerState) -> None:
     Raises:
         UserError: names the argument, or the folder.
     """
-    saves = Path(args.output_dir) / FOLDER
+    saves = Path(args.output_dir) / SAVES
     if args.n_gpu > 1:
         raise UserError(
             f"rank {rank()}: Trainer sees {args.n_gpu} GPUs and would wrap the model in DataParallel: give each "
