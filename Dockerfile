@@ -5,7 +5,8 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN pip install --no-cache-dir --index-url "$TORCH_INDEX" "torch>=2.11"
 COPY pyproject.toml README.md LICENSE /source/
 COPY src /source/src
-RUN pip install --no-cache-dir "/source[demo,hosts]" && useradd --create-home --uid 1000 user
+COPY speech /source/speech
+RUN pip install --no-cache-dir "/source[demo,hosts]" /source/speech && useradd --create-home --uid 1000 user
 USER 1000
 WORKDIR /work
 ENTRYPOINT ["roundelay"]

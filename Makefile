@@ -86,8 +86,8 @@ format: $(VENV)/.roundelay-dev ## mend what ruff can mend
 	$(BIN)/ruff format .
 
 clean: ## delete caches, builds and our own .venv (never data/, exp/ or demo/)
-	rm -rf build dist site src/*.egg-info lab/build lab/src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src lab tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf build dist site src/*.egg-info speech/build speech/src/*.egg-info lab/build lab/src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src speech lab tests $(wildcard benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 	$(if $(OURS),rm -rf $(VENV))
 
 help: ## this list
@@ -96,20 +96,20 @@ help: ## this list
 # One stamp for each set of packages, inside the environment, so that deleting the environment forgets them too.
 # Another torch is another stamp and drops the rest, since their packages were chosen beside the old one.
 
-$(VENV)/.roundelay-demo: pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[demo]'
+$(VENV)/.roundelay-demo: pyproject.toml speech/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[demo]' --editable ./speech
 	@touch $@
 
-$(VENV)/.roundelay-dev: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[demo,dev]' --editable ./lab
+$(VENV)/.roundelay-dev: pyproject.toml speech/pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[demo,dev]' --editable ./speech --editable ./lab
 	@touch $@
 
-$(VENV)/.roundelay-docs: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[docs]' --editable ./lab
+$(VENV)/.roundelay-docs: pyproject.toml speech/pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[docs]' --editable ./speech --editable ./lab
 	@touch $@
 
-$(VENV)/.roundelay-bench: pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
-	$(KEEP_TORCH) --editable '.[demo,bench]' --editable ./lab
+$(VENV)/.roundelay-bench: pyproject.toml speech/pyproject.toml lab/pyproject.toml $(TORCH_STAMP)
+	$(KEEP_TORCH) --editable '.[demo,bench]' --editable ./speech --editable ./lab
 	@touch $@
 
 ifneq ($(OURS),)

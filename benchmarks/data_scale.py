@@ -39,12 +39,12 @@ import torch
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.runtime.launch.c_libraries import keep_freed
-from roundelay.speech.features.store import FeatureStore, SpeakerStats
-from roundelay.speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
-from roundelay.speech.models import frames as drawing
-from roundelay.speech.models.frames import OrderName
-from roundelay.speech.models.labelled import LabelledRuns
-from roundelay.speech.training_index import mapped
+from roundelay_speech.features.store import FeatureStore, SpeakerStats
+from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import frames as drawing
+from roundelay_speech.models.frames import OrderName
+from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.training_index import mapped
 
 FILTERS, STATES = 40, 500
 ALLOWED_MB, ALLOWED_START, ALLOWED_WAIT = 200.0, 1.0, 0.02

@@ -20,8 +20,8 @@ import torch
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
-from roundelay.speech.features.store import FeatureStore, SpeakerStats
-from roundelay.speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.features.store import FeatureStore, SpeakerStats
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
 
 FILTERS, STATES, SPEAKERS = 40, 500, 20
 ALLOWED = 0.02

@@ -19,9 +19,9 @@ import torch
 from roundelay.core.cores import cores
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.compute import AudioFolder, compute_features
-from roundelay.speech.features.fbank import FbankConfig, fbank
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features.compute import AudioFolder, compute_features
+from roundelay_speech.features.fbank import FbankConfig, fbank
 
 GOAL = 0.8  # hours of audio per second and core
 

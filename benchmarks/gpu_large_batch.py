@@ -29,11 +29,11 @@ from typing import Any
 from gpu_workloads import FRAMES, checked_device, described
 
 from roundelay.core.progress import Silent
-from roundelay.grids.grid import Contenders, plan
-from roundelay.grids.results import CellState, Outcome, cell_records
-from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.grids.grid import Contenders, plan
+from roundelay_speech.grids.results import CellState, Outcome, cell_records
+from roundelay_speech.grids.running import run_grid
+from roundelay_speech.prepared import load_corpus
 
 STRATEGIES = ("ssgd", "adpsgd:fixed-ring", "adpsgd:random-ring", "delay-by-one")
 SIZES = (256, 12_288, 4_096, 1_024, 8_192, 2_048)

@@ -41,7 +41,7 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.base import Counts
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row
-from roundelay.speech.models import make_network
+from roundelay_speech.models import make_network
 
 WARM_UP, SUMMED, ROUNDS = 8, 5, 1000
 Step = Callable[[], object]

@@ -17,7 +17,7 @@ from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import Inputs
-from roundelay.speech.models.blstm import Blstm, BlstmConfig
+from roundelay_speech.models.blstm import Blstm, BlstmConfig
 
 RATE, MOMENTUM = 0.01, 0.9
 FRAMES = 21

@@ -21,11 +21,11 @@ from typing import IO
 import numpy as np
 
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.making import peak_bytes
-from roundelay.speech.decode.lm.arpa_file import open_text
-from roundelay.speech.decode.lm.given import expected, load_model
-from roundelay.speech.decode.lm.size import declared_counts
-from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.decode.graphs.making import peak_bytes
+from roundelay_speech.decode.lm.arpa_file import open_text
+from roundelay_speech.decode.lm.given import expected, load_model
+from roundelay_speech.decode.lm.size import declared_counts
+from roundelay_speech.lexicon.lexicon import read_lexicon
 
 BLOCK = 200_000  # n-grams written at once
 

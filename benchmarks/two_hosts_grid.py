@@ -24,7 +24,7 @@ from roundelay_lab.namespaces.hosts import Hosts
 WAYS = (
     "alone",
     "adpsgd",
-    "adpsgd+fragments=8",
+    "adpsgd+fragments=1+wire=fp32",
     "ssgd",
     "delay-by-one",
     "bsp,period=50",

@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 RIVALS = ("alone", "ddp", "decent-dp")
 SLOW_STEPS, SLOW_RATE = 6, "100mbit"  # of what waits for the whole model in every step, on a slow link
@@ -19,8 +19,8 @@ class Way:
     """A mode, taken apart."""
 
     name: str
-    fragments: int = 1
-    wire: str = "fp32"
+    fragments: int | Literal["auto"] = "auto"
+    wire: str = "auto"
     share: float | None = None
     encrypts: bool = True
     rate: str = "auto"
@@ -31,12 +31,17 @@ class Way:
         given = dict(option.split("=") for option in options)
         return cls(
             name,
-            int(given.get("fragments", 1)),
-            given.get("wire", "fp32"),
+            int(given["fragments"]) if "fragments" in given else "auto",
+            given.get("wire", "auto"),
             float(given["share"]) if "share" in given else None,
             given.get("encrypt", "yes") != "no",
             given.get("rate", "auto"),
         )
+
+    @property
+    def parts(self) -> int:
+        """Exchanges in which a row is through, where the link does not choose."""
+        return 1 if self.fragments == "auto" else self.fragments
 
 
 def on_host(options: argparse.Namespace) -> None:
@@ -82,7 +87,7 @@ def ours(options: argparse.Namespace) -> None:
     counts = outcome.counts
     facts = {
         "frames_per_second": float(counts.frames.sum()) / outcome.wall_seconds,
-        "rows_a_step": float(counts.exchanges.sum()) / max(1, int(counts.steps.sum())) / way.fragments,
+        "rows_a_step": float(counts.exchanges.sum()) / max(1, int(counts.steps.sum())) / way.parts,
     }
     (notes / "facts.json").write_text(json.dumps(facts))
 

@@ -80,7 +80,7 @@ def steps_a_second(
     work = StepWork(parameters, BATCH)
     if way.name == "never-talk":
         return never_talking(cluster, work) / BATCH
-    candidate = Candidate(way.name, way.wire, way.fragments)
+    candidate = Candidate(way.name, way.wire, way.parts)
     return speed(candidate, cluster, work, way.share, ours).examples_per_second / BATCH
 
 

@@ -164,10 +164,10 @@ class DnnTask(LossTask):
     judged: int = 4096
 
     def __post_init__(self) -> None:
-        from roundelay.acoustic import make_job
-        from roundelay.acoustic_task import AcousticTask
         from roundelay.learner.module import ModuleLearner
-        from roundelay.recipes.recipe import load_recipe
+        from roundelay_speech.acoustic import make_job
+        from roundelay_speech.acoustic_task import AcousticTask
+        from roundelay_speech.recipes.recipe import load_recipe
 
         task = make_job(load_recipe(self.recipe, self.overrides)).cluster.task
         assert isinstance(task, AcousticTask)

@@ -14,8 +14,8 @@ from two_hosts_learner import SLOW_RATE, Way
 from roundelay_lab.namespaces.hosts import Hosts
 
 TRAINED = {
-    "1gbit": ("adpsgd", "adpsgd+fragments=8", "ssgd"),
-    "100mbit": ("adpsgd", "adpsgd+fragments=16", "adpsgd+fragments=16+wire=bf16", "ssgd"),
+    "1gbit": ("adpsgd", "adpsgd+fragments=1+wire=fp32", "ssgd"),
+    "100mbit": ("adpsgd", "adpsgd+fragments=1+wire=fp32", "adpsgd+fragments=16+wire=bf16", "ssgd"),
 }
 PORT = 29400
 TOO_LONG = 1200
@@ -66,7 +66,8 @@ def train(options: argparse.Namespace) -> str:
                     way, exp = Way.of(mode), folder / f"{rate}-{mode}"
                     command = [sys.executable, "-m", "roundelay.cli", "train", options.train, *options.set]
                     command += ["--strategy", way.name, "--learners", "2", "--exp", str(exp)]
-                    command += ["--fragments", str(way.fragments), "--wire", way.wire]
+                    command += ["--wire", way.wire]
+                    command += [] if way.fragments == "auto" else ["--fragments", str(way.fragments)]
                     together(hosts, 1, [*command, f"training.encrypt={str(way.encrypts).lower()}"])
                     evaluations = of_kind(read_events(exp / "events.jsonl"), Evaluation)
                     runs[rate, mode] = [(one.wall_s, one.cross_entropy) for one in evaluations]

@@ -208,7 +208,11 @@ def simulation(of: Problem, way: Way, options: argparse.Namespace, seed: int, le
     cluster = VirtualCluster("unequal", (Node(1, learners),), compute, exchange=options.exchange, stragglers=slow)
     if options.gpu_hosts:
         cluster = replace(
-            cluster, exchange=None, nodes=(Node(4, -(-learners // 4)),), links=GPU_LINKS, model_bytes=GPU_BYTES
+            cluster,
+            exchange=None,
+            nodes=(Node(min(4, learners), -(-learners // 4)),),
+            links=GPU_LINKS,
+            model_bytes=GPU_BYTES,
         )
     known = make_strategy(way.strategy), WatchedTask(learner), of.optimizer, learners, seed
     return SimRuntime(Cluster(*known, shared_minibatch=False, rate=way.factor), CostModel(cluster=cluster))

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = (ROOT / "src" / "roundelay", ROOT / "lab" / "src" / "roundelay_lab")
+PACKAGES = tuple(ROOT / place for place in ("src/roundelay", "speech/src/roundelay_speech", "lab/src/roundelay_lab"))
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- tree: python docs/tree.py -->\n", "<!-- end of tree -->\n"
 

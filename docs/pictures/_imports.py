@@ -1,4 +1,4 @@
-"""The real imports of the package, and the floors that .importlinter states, for the pictures that show them."""
+"""The real imports of the packages, and the floors that .importlinter states, for the pictures that show them."""
 
 import configparser
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ import grimp
 ROOT = Path(__file__).resolve().parents[2]
 TRAINING = ("runtime", "learner", "strategies", "algorithms")
 """Modules that make an importer a part of the distributed wing."""
-SPEECH = "speech"
+TRAINS, SPEAKS = "roundelay", "roundelay_speech"
 
 
 @cache
 def imports() -> grimp.ImportGraph:
     """All imports, but for those that only type checkers see."""
-    return grimp.build_graph("roundelay", exclude_type_checking_imports=True, cache_dir=None)
+    return grimp.build_graph(TRAINS, SPEAKS, exclude_type_checking_imports=True, cache_dir=None)
 
 
 def floors(contract: str) -> list[list[str]]:
@@ -31,9 +31,8 @@ def floors(contract: str) -> list[list[str]]:
 
 
 def uses(importer: str, imported: str) -> bool:
-    """Does anything in `importer` import anything in `imported`? Dotted names below the package."""
-    a, b = f"roundelay.{importer}", f"roundelay.{imported}"
-    return imports().direct_import_exists(importer=a, imported=b, as_packages=True)
+    """Return True if anything in `importer` imports anything in `imported`; dotted names."""
+    return imports().direct_import_exists(importer=importer, imported=imported, as_packages=True)
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,9 @@ class Arrows:
     direct: dict[str, frozenset[str]]
 
     @classmethod
-    def among(cls, names: list[str], above: str = "") -> "Arrows":
+    def among(cls, names: list[str], above: str = TRAINS) -> "Arrows":
         """Those among `names`, which are children of `above`."""
-        dotted = {name: f"{above}.{name}" if above else name for name in names}
+        dotted = {name: f"{above}.{name}" for name in names}
         return cls({a: frozenset(b for b in names if a != b and uses(dotted[a], dotted[b])) for a in names})
 
     def reached(self, name: str) -> frozenset[str]:
@@ -67,8 +66,10 @@ class Arrows:
         ]
 
 
-def wing(name: str, arrows: Arrows) -> str:
-    """`training`, `speech`, `both` or `neither`: which wings a module of the package is part of, or reaches."""
-    known = arrows.reached(name) | {name}
-    trains, speaks = bool(known & set(TRAINING)), SPEECH in known
-    return "both" if trains and speaks else "training" if trains else "speech" if speaks else "neither"
+def wing(name: str, above: str = TRAINS) -> str:
+    """Return which wings a child of `above` is part of, or reaches: `training`, `speech`, `both` or `neither`."""
+    trains = (above == TRAINS and name in TRAINING) or any(
+        imports().chain_exists(importer=f"{above}.{name}", imported=f"{TRAINS}.{one}", as_packages=True)
+        for one in TRAINING
+    )
+    return ("both" if trains else "speech") if above == SPEAKS else "training" if trains else "neither"

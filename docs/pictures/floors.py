@@ -1,4 +1,4 @@
-"""The floors of the package: every file and folder on its floor (.importlinter), and the imports that there are."""
+"""The floors of `roundelay`: every file and folder on its floor (.importlinter), and the imports that there are."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,11 @@ from _ink import box, paragraph, picture, wide
 from roundelay.reports.svg import element, text
 
 WIDTH, TOP, STEP, HIGH, GAP, WIDE = 880.0, 88.0, 54.0, 28.0, 18.0, 300.0
-COLUMN = {"training": 200.0, "both": 440.0, "speech": 690.0, "neither": 710.0}
-HUE = {"training": "blue", "both": "violet", "speech": "green", "neither": "grey"}
+COLUMN = {"training": 300.0, "neither": 710.0}
+HUE = {"training": "blue", "neither": "grey"}
 MEANING = {
-    "training": "trains (no speech below it)",
-    "both": "joins the two wings",
-    "speech": "speech (no training below it)",
-    "neither": "uses neither wing",
+    "training": "trains",
+    "neither": "does not train",
 }
 
 
@@ -113,7 +111,7 @@ def draw() -> str:
     """The picture."""
     layers = floors("floors")
     arrows = Arrows.among([name for layer in layers for name in layer])
-    wings = {name: wing(name, arrows) for name in arrows.direct}
+    wings = {name: wing(name) for name in arrows.direct}
     placed = _places(layers, wings)
     boxes = []
     for name, place in placed.items():

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import final
 
-from _imports import Arrows, floors, wing
+from _imports import SPEAKS, TRAINS, floors, wing
 from _ink import box, paragraph, picture, wide
 
 from roundelay.reports.svg import text
@@ -15,7 +15,6 @@ INSIDE = {
     "attached": "floors-of-attached",
     "procs": "floors-of-procs",
     "hosts": "floors-of-hosts",
-    "speech": "floors-of-speech",
     "decode": "floors-of-decode",
 }
 """Folders that are drawn with what is in them, and the contract that says on which floor it is."""
@@ -73,22 +72,22 @@ def _row(names: list[str], hue: str) -> Room:
 
 def draw() -> str:
     """The picture."""
-    layers = floors("floors")
-    arrows = Arrows.among([name for layer in layers for name in layer])
     names: dict[str, list[list[str]]] = {"training": [], "both": [], "speech": [], "neither": []}
-    for layer in layers:
-        for which, there in names.items():
-            if kept := [name for name in layer if wing(name, arrows) == which]:
-                there.append(kept)
+    for package, contract in ((TRAINS, "floors"), (SPEAKS, "floors-of-speech")):
+        for layer in floors(contract):
+            for which, there in names.items():
+                if kept := [name for name in layer if wing(name, package) == which]:
+                    there.append(kept)
     every = {which: [name for layer in rows for name in layer] for which, rows in names.items()}
     below = ["runtime", "learner", "strategies", "algorithms"]
     left = Room("distributed training: for anybody with a torch.nn.Module", "blue")
     above = [name for name in every["training"] if name not in below]
     left.floors = [[_row(above[n : n + 5], "blue")] for n in range(0, len(above), 5)]
     left.floors += [[_room(name, "blue") for name in layer] for layer in names["training"] if layer[0] in below]
-    right = _room("speech", "green")
-    right.name = "speech: for anybody with audio"
-    both = Room("both: acoustic models are trained and used", "violet", [[_row(every["both"], "violet")]])
+    right = Room("speech: for anybody with audio", "green")
+    right.floors = [[_room(name, "green") for name in layer] for layer in names["speech"]]
+    title = "both, in the package of speech: acoustic models are trained and used"
+    both = Room(title, "violet", [[_row(every["both"], "violet")]])
     plain = [name for name in every["neither"] if name != "core"]
     neither = Room("below both", "grey", [[_row(plain, "grey")], [_room("core", "grey")]])
     inner, parts, y = WIDTH - 56, [], TOP

@@ -20,7 +20,8 @@ from notebooks import as_page
 
 import roundelay
 from roundelay.cli import command_parsers
-from roundelay.recipes.known import about_strategy, choices, recipe_options, strategies, strategy_options
+from roundelay.options.known import about_strategy, strategies, strategy_options
+from roundelay_speech.recipes.known import choices, recipe_options
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = ROOT / "docs" / "tutorials"

@@ -51,7 +51,8 @@ def build(url: str, out: Path) -> list[Path]:
             file.write_text(change(file.read_text(encoding="utf-8"), url), encoding="utf-8")
         out.mkdir(parents=True, exist_ok=True)
         made = f"import setuptools.build_meta as b; b.build_sdist({str(out)!r}); b.build_wheel({str(out)!r})"
-        subprocess.run([sys.executable, "-c", made], cwd=copy, check=True, stdout=subprocess.DEVNULL)
+        for place in (copy, copy / "speech"):
+            subprocess.run([sys.executable, "-c", made], cwd=place, check=True, stdout=subprocess.DEVNULL)
     return sorted(out.iterdir())
 
 

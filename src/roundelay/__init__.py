@@ -3,64 +3,66 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from roundelay.core.extras import load
 from roundelay.core.importing import uncollected
 
 if TYPE_CHECKING:
     from roundelay.api.advising import advise
-    from roundelay.api.comparing import compare, simulate
-    from roundelay.api.corpora import align, inspect, prepare
-    from roundelay.api.packing import evaluate, finetune, pack
-    from roundelay.api.recipes import load_recipe
-    from roundelay.api.recognition import decode
     from roundelay.api.runs import load_run, report
-    from roundelay.api.scaling import scaling
-    from roundelay.api.serving import serve
-    from roundelay.api.training import train
-    from roundelay.api.transcribing import transcribe
+    from roundelay.api.simulating import simulate
     from roundelay.attached import Session, attach
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
-    from roundelay.exporting.writing import export
-    from roundelay.grids.grid import Contenders
-    from roundelay.packed.model import load_model
-    from roundelay.recipes.recipe import Recipe
     from roundelay.runtime.launch.world import learners, local_rank, rank
-    from roundelay.speech.corpus.inspection.inspect import InspectOptions
-    from roundelay.speech.corpus.options import PrepareOptions
+    from roundelay_speech.api.comparing import compare
+    from roundelay_speech.api.corpora import align, inspect, prepare
+    from roundelay_speech.api.packing import evaluate, finetune, pack
+    from roundelay_speech.api.recipes import load_recipe
+    from roundelay_speech.api.recognition import decode
+    from roundelay_speech.api.scaling import scaling
+    from roundelay_speech.api.serving import serve
+    from roundelay_speech.api.training import train
+    from roundelay_speech.api.transcribing import transcribe
+    from roundelay_speech.corpus.inspection.inspect import InspectOptions
+    from roundelay_speech.corpus.options import PrepareOptions
+    from roundelay_speech.exporting.writing import export
+    from roundelay_speech.grids.grid import Contenders
+    from roundelay_speech.packed.model import load_model
+    from roundelay_speech.recipes.recipe import Recipe
 
 __version__ = "0.3.0.dev0"
 
 _PLACES = {
-    "Contenders": "roundelay.grids.grid",
-    "InspectOptions": "roundelay.speech.corpus.inspection.inspect",
-    "PrepareOptions": "roundelay.speech.corpus.options",
-    "Recipe": "roundelay.recipes.recipe",
+    "Contenders": "roundelay_speech.grids.grid",
+    "InspectOptions": "roundelay_speech.corpus.inspection.inspect",
+    "PrepareOptions": "roundelay_speech.corpus.options",
+    "Recipe": "roundelay_speech.recipes.recipe",
     "Session": "roundelay.attached",
     "Silent": "roundelay.core.progress",
     "UserError": "roundelay.core.errors",
     "advise": "roundelay.api.advising",
-    "align": "roundelay.api.corpora",
+    "align": "roundelay_speech.api.corpora",
     "attach": "roundelay.attached",
-    "compare": "roundelay.api.comparing",
-    "decode": "roundelay.api.recognition",
-    "evaluate": "roundelay.api.packing",
-    "export": "roundelay.exporting.writing",
-    "finetune": "roundelay.api.packing",
-    "inspect": "roundelay.api.corpora",
+    "compare": "roundelay_speech.api.comparing",
+    "decode": "roundelay_speech.api.recognition",
+    "evaluate": "roundelay_speech.api.packing",
+    "export": "roundelay_speech.exporting.writing",
+    "finetune": "roundelay_speech.api.packing",
+    "inspect": "roundelay_speech.api.corpora",
     "learners": "roundelay.runtime.launch.world",
-    "load_model": "roundelay.packed.model",
-    "load_recipe": "roundelay.api.recipes",
+    "load_model": "roundelay_speech.packed.model",
+    "load_recipe": "roundelay_speech.api.recipes",
     "load_run": "roundelay.api.runs",
     "local_rank": "roundelay.runtime.launch.world",
-    "pack": "roundelay.api.packing",
-    "prepare": "roundelay.api.corpora",
+    "pack": "roundelay_speech.api.packing",
+    "prepare": "roundelay_speech.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "report": "roundelay.api.runs",
-    "scaling": "roundelay.api.scaling",
-    "serve": "roundelay.api.serving",
-    "simulate": "roundelay.api.comparing",
-    "train": "roundelay.api.training",
-    "transcribe": "roundelay.api.transcribing",
+    "scaling": "roundelay_speech.api.scaling",
+    "serve": "roundelay_speech.api.serving",
+    "simulate": "roundelay.api.simulating",
+    "train": "roundelay_speech.api.training",
+    "transcribe": "roundelay_speech.api.transcribing",
 }
 """Modules of what is public, loaded when it is asked for: some load torch, and `import roundelay` must not."""
 
@@ -103,7 +105,9 @@ def __getattr__(name: str) -> object:
     """The function or class of this name, loaded now."""
     if name in _PLACES:
         with uncollected():
-            return getattr(import_module(_PLACES[name]), name)
+            module = _PLACES[name]
+            of_speech = module.startswith("roundelay_speech.")
+            return getattr(load(module, "speech", f"roundelay.{name}") if of_speech else import_module(module), name)
     raise AttributeError(f"module 'roundelay' has no attribute {name!r}")
 
 

@@ -4,36 +4,23 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 from roundelay import __version__
 from roundelay.commands import (
-    adaptations,
     advice,
-    alignments,
     comparisons,
-    corpora,
-    finetuning,
     hosts,
-    inspections,
     kept,
+    launching,
     lists,
-    packing,
-    recognition,
-    scaling,
-    training,
-    transcription,
 )
-from roundelay.commands.base import OF_SPEECH
-from roundelay.commands.demo import demo_steps
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
-from roundelay.commands.plugins import OF_THE_LABORATORY, add_plugin, find_plugins
+from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, add_plugins, find_plugins
 from roundelay.core.errors import UserError
-from roundelay.core.extras import load, need
+from roundelay.core.extras import load
 from roundelay.core.importing import import_uncollected
 from roundelay.core.strategy_text import did_you_mean
-from roundelay.recipes.known import corpora as corpora_by_name
 from roundelay.runtime.launch.c_libraries import wait_politely
 from roundelay.stopping import Ended
 from roundelay.terminal import Verbosity, complain, console, tidy
@@ -52,8 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tidy():
             options = _parse(words)
             Verbosity.quiet, Verbosity.verbose = options.quiet, options.verbose
-            if options.asked in OF_SPEECH:
-                need("speech", options.asked)
             options.parser.check_values(options)
             wait_politely()  # before any command imports torch
             import_uncollected("torch")
@@ -101,6 +86,11 @@ def _command(name: str, commands: dict[str, Parser]) -> Parser:
                 f"`roundelay {name}` is a command of the laboratory, which is not installed: "
                 "`pip install ./lab` in a clone of Roundelay."
             )
+        if name in OF_SPEECH:
+            raise UserError(
+                f"`roundelay {name}` is a command of the package roundelay-speech, which is not installed: "
+                "pip install 'roundelay[speech]'."
+            )
         raise UserError(f"there is no command {name!r}.{did_you_mean(name, commands)} `roundelay help` lists all.")
     return commands[name]
 
@@ -127,30 +117,8 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
         commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
 
-    for group in (
-        corpora,
-        inspections,
-        alignments,
-        adaptations,
-        training,
-        recognition,
-        packing,
-        finetuning,
-        transcription,
-        comparisons,
-        scaling,
-        advice,
-        hosts,
-        kept,
-    ):
+    for group in (launching, comparisons, advice, hosts, kept, lists):
         group.add(command)
-    sub = command(
-        "demo",
-        _demo,
-        "synthesise a small corpus and train on it: one learner alone, two, and two with one slow, waiting or not",
-    )
-    sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
-    lists.add(command)
 
     def show_help(options: argparse.Namespace) -> None:
         name, *further = options.command or [None]
@@ -167,8 +135,9 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
     sub = command("completion", complete, "print a script that completes commands and options in a shell")
     sub.add_argument("shell", choices=["bash", "zsh", "tcsh"], help="the shell")
     if asked not in commands or asked in ("help", "completion"):
-        for found in find_plugins(commands):
-            add_plugin(found, command)
+        plugins = find_plugins(commands)
+        functions = {one.value for one in plugins if one.name == asked}
+        add_plugins([one for one in plugins if one.value in functions or not functions], command)
     return parser, commands
 
 
@@ -187,17 +156,11 @@ def _about(parser: Parser, word: str) -> str | None:
         if f"--{word}" in action.option_strings:
             return str(action.help)
         if word in (action.choices or ()):
-            return corpora_by_name().get(word) if action.dest == "corpus" else str(action.help)
+            if action.dest != "corpus":
+                return str(action.help)
+            known = load("roundelay_speech.recipes.known", "speech", f"help {word}")
+            return str(known.corpora().get(word, action.help))
     return None
-
-
-def _demo(options: argparse.Namespace) -> int:
-    need("demo", "demo")
-    for step in demo_steps(options.folder):
-        console.print(f"\n$ roundelay {' '.join(step)}", markup=False)
-        if code := main([*step, *["--quiet"] * options.quiet, *["--verbose"] * options.verbose]):
-            return code
-    return 0
 
 
 if __name__ == "__main__":

@@ -49,6 +49,8 @@ CHANGEABLE: tuple[str, ...] = tuple(
         "curve_points",
         "encrypt",
         "exchange_share",
+        "fragments",
+        "wire",
     )
 )
 RESIZED = ("training.learners ", "training.stragglers ")
@@ -66,8 +68,8 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
 
     One in which nothing was trained yet, because something in its recipe was wrong, may change it. A directory begun
     by an earlier version goes on: options it does not know have the defaults `complete` gives them. A run may go on
-    with other patience, and, if it has not finished, with another number of learners and then with other stragglers;
-    where it is asked for by `resume_only`, with another strategy, too.
+    with other patience, with other forms of what hosts send, and, if it has not finished, with another number of
+    learners and then with other stragglers; where it is asked for by `resume_only`, with another strategy, too.
 
     Raises:
         UserError: it belongs to another configuration (every difference is named), or holds something else.

@@ -8,7 +8,7 @@ import soundfile
 import torch
 
 from roundelay.core.streams import stream
-from roundelay.speech.features.fbank import FbankConfig, fbank, mel_filters
+from roundelay_speech.features.fbank import FbankConfig, fbank, mel_filters
 from support.corpora import an4, speechlike
 
 TOLERANCE = 1e-3

@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from roundelay.speech.lexicon.g2p import hold_out, judge, train_g2p
-from roundelay.speech.lexicon.lexicon import Lexicon, parse_lexicon
+from roundelay_speech.lexicon.g2p import hold_out, judge, train_g2p
+from roundelay_speech.lexicon.lexicon import Lexicon, parse_lexicon
 from support.corpora import english_text
 
 

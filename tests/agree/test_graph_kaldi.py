@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.grammar import grammar_arcs
-from roundelay.speech.decode.graphs.graph import Graph, GraphConfig
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon_transducer
-from roundelay.speech.decode.lm.arpa_file import write_arpa
-from roundelay.speech.decode.lm.estimate import Estimator, estimate_with
-from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
-from roundelay.speech.decode.search import decode
-from roundelay.speech.hmm.topology import SILENCE, PhoneState, Tying, transitions
-from roundelay.speech.search.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
+from roundelay_speech.decode.graphs.grammar import grammar_arcs
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
+from roundelay_speech.decode.graphs.hmm import build_graph
+from roundelay_speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon_transducer
+from roundelay_speech.decode.lm.arpa_file import write_arpa
+from roundelay_speech.decode.lm.estimate import Estimator, estimate_with
+from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
+from roundelay_speech.decode.search import decode
+from roundelay_speech.hmm.topology import SILENCE, PhoneState, Tying, transitions
+from roundelay_speech.search.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
 
 TEXT = sentences(stream(0, "text"), 200)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.lexicon.lexicon import read_lexicon
 from support.corpora import an4
 
 

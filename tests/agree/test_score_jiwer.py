@@ -4,7 +4,7 @@ import jiwer
 import numpy as np
 
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.score import ErrorCounts, align_words, count_errors
+from roundelay_speech.scoring.score import ErrorCounts, align_words, count_errors
 
 
 def random_pair(rng: np.random.Generator) -> tuple[list[str], list[str]]:

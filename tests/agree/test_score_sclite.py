@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.alignment.align import SCLITE
-from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
-from roundelay.speech.scoring.alignment.groups import by_speaker, sclite_table
-from roundelay.speech.scoring.formats.ctm import TimedWord, UtterancePosition, write_ctm
-from roundelay.speech.scoring.formats.glm import Purpose, read_glm
-from roundelay.speech.scoring.formats.stm import StmSegment, write_stm
-from roundelay.speech.scoring.formats.trn import read_trn, write_trn
-from roundelay.speech.scoring.normalise import Rules, case_of_times
-from roundelay.speech.scoring.resample import matched_pairs
+from roundelay_speech.scoring.alignment.align import SCLITE
+from roundelay_speech.scoring.alignment.counts import ErrorCounts, Score, score
+from roundelay_speech.scoring.alignment.groups import by_speaker, sclite_table
+from roundelay_speech.scoring.formats.ctm import TimedWord, UtterancePosition, write_ctm
+from roundelay_speech.scoring.formats.glm import Purpose, read_glm
+from roundelay_speech.scoring.formats.stm import StmSegment, write_stm
+from roundelay_speech.scoring.formats.trn import read_trn, write_trn
+from roundelay_speech.scoring.normalise import Rules, case_of_times
+from roundelay_speech.scoring.resample import matched_pairs
 
 FOLDER = Path("/usr/lib/sctk/bin")
 GLM = Path(__file__).parents[2] / "docs" / "example.glm"

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from roundelay.commands.adaptations import command_of_features
-from roundelay.speech.features.external import Matrices
-from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.commands.adaptations import command_of_features
+from roundelay_speech.features.external import Matrices
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.prepared import load_corpus
 from support.beeps import prepare_beeps, write_beeps
 
 SMALL = {

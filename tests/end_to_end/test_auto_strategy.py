@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roundelay.advice import probe
-from roundelay.advice.auto import refuse_several_hosts
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy
+from roundelay_speech.advice import probe
+from roundelay_speech.advice.auto import refuse_several_hosts
 
 TRAIN = ("train", "recipe.yaml", "--runtime", "sim", "--learners", "2", "--strategy", "auto", "schedule.max_epochs=1")
 

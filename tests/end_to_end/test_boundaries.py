@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.demo.make import DemoSize, prepare_demo
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.boundaries import PHONE_TIMES, boundary_errors, synthesised_boundaries
-from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.corpus.demo.make import DemoSize, prepare_demo
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.boundaries import PHONE_TIMES, boundary_errors, synthesised_boundaries
+from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
 
 
 @pytest.mark.skipif(importlib.util.find_spec("espeakng_loader") is None, reason="needs the extra roundelay[demo]")

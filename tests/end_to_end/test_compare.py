@@ -11,13 +11,13 @@ from roundelay.core.files import read_json
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, of_kind, read_events
-from roundelay.grids import running
-from roundelay.grids.cells import directory_label
-from roundelay.grids.grid import Contenders, Grid, plan
-from roundelay.grids.running import CellState, Outcome, run_grid
-from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
+from roundelay_speech.grids import running
+from roundelay_speech.grids.cells import directory_label
+from roundelay_speech.grids.grid import Contenders, Grid, plan
+from roundelay_speech.grids.running import CellState, Outcome, run_grid
+from roundelay_speech.grids.summary import summarise
 from support.runs import StopAt
 
 SIM = ["--runtime", "sim", "--seeds", "1"]

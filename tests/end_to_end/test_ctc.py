@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from roundelay.packed.model import load_model as load_packed
-from roundelay.speech.audio.reading import audio_path, read_audio
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.trained import load_model
+from roundelay_speech.audio.reading import audio_path, read_audio
+from roundelay_speech.packed.model import load_model as load_packed
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.trained import load_model
 from support.beeps import RECIPE, WORDS
 
 UNALIGNED = {

@@ -12,11 +12,11 @@ import soundfile
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
-from roundelay.packed.folder import read_packed, write_packed
-from roundelay.packed.model import load_model
-from roundelay.speech.audio.speed import resampled
-from roundelay.speech.lexicon.g2p import save_g2p, train_g2p
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.audio.speed import resampled
+from roundelay_speech.lexicon.g2p import save_g2p, train_g2p
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.packed.folder import read_packed, write_packed
+from roundelay_speech.packed.model import load_model
 from support import beeps
 
 QUICK = ["training.runtime=sim", "schedule.max_epochs=3"]

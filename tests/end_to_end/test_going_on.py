@@ -11,7 +11,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from roundelay.acoustic import _on_death
 from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, save_checkpoint
 from roundelay.core.configure import read_yaml
 from roundelay.core.epochs import EpochPlan
@@ -39,6 +38,7 @@ from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.training import train
+from roundelay_speech.acoustic import _on_death
 from support.clusters import MANY, MINIBATCH, make_strategy
 from support.fatal import Fatal
 from support.runs import comparable, job

@@ -12,11 +12,11 @@ import yaml
 
 from roundelay.cli import main
 from roundelay.core.streams import stream
-from roundelay.speech.decode.lm.arpa_file import write_arpa
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.kaldi_io.writing import write_archive
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.decode.lm.arpa_file import write_arpa
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.prepared import load_corpus
 from support.beeps import RECIPE, WORDS
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from roundelay.cli import main
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.prepared import load_corpus
 
 
 def test_features_without_audio_lead_to_the_same_words(inside: Path) -> None:

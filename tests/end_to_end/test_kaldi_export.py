@@ -14,11 +14,11 @@ import soundfile
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay.packed.model import Model, load_model
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.hmm.formats.kaldi_model import read_transition_model, read_tree
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.search.beam import search
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.hmm.formats.kaldi_model import read_transition_model, read_tree
+from roundelay_speech.packed.model import Model, load_model
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.search.beam import search
 from support.nnet3 import AcousticModel, read_model
 
 Float32 = npt.NDArray[np.float32]

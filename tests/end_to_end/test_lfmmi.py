@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from roundelay.cli import main
-from roundelay.speech.audio.reading import audio_path
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.trained import load_model
+from roundelay_speech.audio.reading import audio_path
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.trained import load_model
 from support.beeps import RECIPE, WORDS
 
 FLAT_START = {

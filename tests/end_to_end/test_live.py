@@ -13,14 +13,14 @@ import soundfile
 
 from roundelay.cli import main
 from roundelay.core.streams import stream
-from roundelay.packed.growing import GrowingScores
-from roundelay.packed.model import Model, load_model
-from roundelay.speech.audio.activity import Cutting
-from roundelay.speech.decode.search import decode
-from roundelay.speech.search.beam import GrowingSearch
-from roundelay.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
-from roundelay.transcription.serving.endpoint import LIVE
-from roundelay.transcription.serving.work import recognising
+from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.decode.search import decode
+from roundelay_speech.packed.growing import GrowingScores
+from roundelay_speech.packed.model import Model, load_model
+from roundelay_speech.search.beam import GrowingSearch
+from roundelay_speech.transcription.live import EVERY, USUAL, Latencies, Live, Update, delays
+from roundelay_speech.transcription.serving.endpoint import LIVE
+from roundelay_speech.transcription.serving.work import recognising
 from support.asking import Server
 from support.beeps import RATE, say
 from support.served import served

@@ -9,15 +9,15 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from roundelay.acoustic import TRACE, make_job
 from roundelay.checkpoint import load_checkpoint
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json, write_json
 from roundelay.core.flat import flatten
-from roundelay.recipes.recipe import load_recipe
 from roundelay.runtime.trace import read_entries
-from roundelay.speech.trained import load_model
+from roundelay_speech.acoustic import TRACE, make_job
+from roundelay_speech.recipes.recipe import load_recipe
+from roundelay_speech.trained import load_model
 
 MODELS: dict[str, dict[str, Any]] = {
     "cldnn": {

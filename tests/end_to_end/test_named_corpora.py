@@ -8,11 +8,11 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.core.files import read_json
-from roundelay.recipes.recipe import load_recipe
-from roundelay.speech.corpus import free
-from roundelay.speech.corpus.download import Remote
-from roundelay.speech.corpus.readers import librispeech as librispeech_reader
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.corpus import free
+from roundelay_speech.corpus.download import Remote
+from roundelay_speech.corpus.readers import librispeech as librispeech_reader
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.recipes.recipe import load_recipe
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole

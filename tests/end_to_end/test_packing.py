@@ -25,20 +25,20 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.records import Evaluation, Results, of_kind, read_events
-from roundelay.packed import decoded
-from roundelay.packed.folder import write_packed
-from roundelay.packed.hearing import ENOUGH_FRAMES, PieceFeatures
-from roundelay.packed.model import Model, Transcript, load_model
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
-from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay.speech.decode.lm.ngram import restrict
-from roundelay.speech.decode.parallel import Decoders
-from roundelay.speech.prepared import Corpus, load_corpus
-from roundelay.speech.scoring.formats.ctm import read_ctm
-from roundelay.speech.scoring.formats.trn import read_trn, trn_name
-from roundelay.speech.trained import MODEL, MODEL_META
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
+from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
+from roundelay_speech.decode.lm.ngram import restrict
+from roundelay_speech.decode.parallel import Decoders
+from roundelay_speech.packed import decoded
+from roundelay_speech.packed.folder import write_packed
+from roundelay_speech.packed.hearing import ENOUGH_FRAMES, PieceFeatures
+from roundelay_speech.packed.model import Model, Transcript, load_model
+from roundelay_speech.prepared import Corpus, load_corpus
+from roundelay_speech.scoring.formats.ctm import read_ctm
+from roundelay_speech.scoring.formats.trn import read_trn, trn_name
+from roundelay_speech.trained import MODEL, MODEL_META
 from support.beeps import write_beeps
 from support.corpora import write_lines
 

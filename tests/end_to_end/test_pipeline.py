@@ -10,16 +10,16 @@ import torch
 import yaml
 
 from roundelay import loop
-from roundelay.acoustic import make_job
 from roundelay.cli import main
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.records import LearnersChanged, Segment, of_kind, read_events
 from roundelay.learner.module import ModuleLearner
-from roundelay.recipes.recipe import load_recipe
-from roundelay.speech.models.frontend import Frontend
-from roundelay.speech.scoring.formats.ctm import read_ctm
-from roundelay.speech.scoring.score import read_trn
+from roundelay_speech.acoustic import make_job
+from roundelay_speech.models.frontend import Frontend
+from roundelay_speech.recipes.recipe import load_recipe
+from roundelay_speech.scoring.formats.ctm import read_ctm
+from roundelay_speech.scoring.score import read_trn
 from support.beeps import RECIPE
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import main
-from roundelay.packed.model import load_model
-from roundelay.speech.lexicon.lexicon import are_by_position
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.scoring.formats.ctm import read_ctm
+from roundelay_speech.lexicon.lexicon import are_by_position
+from roundelay_speech.packed.model import load_model
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.scoring.formats.ctm import read_ctm
 from support.beeps import prepare_beeps
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roundelay.cli import main
-from roundelay.speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.alignment import Alignment
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
-from roundelay.grids import running
-from roundelay.grids.scaled import summarise
-from roundelay.grids.scaling import Wanted, scale
 from roundelay.job import Interrupt
+from roundelay_speech.grids import running
+from roundelay_speech.grids.scaled import summarise
+from roundelay_speech.grids.scaling import Wanted, scale
 from support.runs import StopAt
 
 TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]

@@ -8,8 +8,8 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.records import Results, RunStarted, Segment, of_kind, read_events
-from roundelay.speech.features.shards import SHARDS
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.features.shards import SHARDS
+from roundelay_speech.prepared import load_corpus
 from support.started import ends, start, two_hosts
 
 PREPARE = ["prepare", "kaldi", "--source", "source", "--lexicon", "source/dict.txt", "--data", "data", "--shards", "3"]

@@ -11,11 +11,11 @@ import torch
 import yaml
 
 from roundelay.cli import main
-from roundelay.exporting.utterance import utterance_scores
-from roundelay.packed.model import load_model as load_packed
-from roundelay.speech.features.store import SpeakerStats
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.trained import load_model
+from roundelay_speech.exporting.utterance import utterance_scores
+from roundelay_speech.features.store import SpeakerStats
+from roundelay_speech.packed.model import load_model as load_packed
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.trained import load_model
 from support.beeps import RECIPE
 
 UNALIGNED = {

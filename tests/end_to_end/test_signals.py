@@ -24,7 +24,7 @@ from roundelay.core.records import (
     of_kind,
     read_events,
 )
-from roundelay.speech.features.partial import Partial
+from roundelay_speech.features.partial import Partial
 from support.started import ends, start, two_hosts, wait_for
 
 EPOCHS = "schedule.max_epochs=4"

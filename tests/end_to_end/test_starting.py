@@ -9,7 +9,6 @@ import pytest
 import torch
 import yaml
 
-from roundelay.acoustic import make_job
 from roundelay.checkpoint import load_checkpoint
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -18,12 +17,13 @@ from roundelay.core.flat import flatten
 from roundelay.core.progress import Silent
 from roundelay.core.records import Evaluation, Results, RunStarted, of_kind, read_events
 from roundelay.job import Interrupt
-from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.runtime.base import Outcome, SegmentPlan, Watch
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.trained import load_model
-from roundelay.starting import first_phase
 from roundelay.training import train
+from roundelay_speech.acoustic import make_job
+from roundelay_speech.recipes.recipe import Recipe, load_recipe
+from roundelay_speech.starting import first_phase
+from roundelay_speech.trained import load_model
 from support.beeps import prepare_beeps
 
 EPOCH = ["training.runtime=sim", "schedule.max_epochs=1", "model.dropout=0.0"]

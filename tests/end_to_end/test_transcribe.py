@@ -15,12 +15,12 @@ import pytest
 import soundfile
 
 from roundelay.cli import main
-from roundelay.packed.folder import EVIDENCE_FILE, write_packed
-from roundelay.packed.model import Believing, Model, load_model
-from roundelay.speech.audio.reading import audio_path, read_audio
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.scoring.formats.ctm import read_ctm
-from roundelay.speech.scoring.formats.trn import read_trn
+from roundelay_speech.audio.reading import audio_path, read_audio
+from roundelay_speech.packed.folder import EVIDENCE_FILE, write_packed
+from roundelay_speech.packed.model import Believing, Model, load_model
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.scoring.formats.ctm import read_ctm
+from roundelay_speech.scoring.formats.trn import read_trn
 from support.strange_noises import STRANGE, strange
 
 QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]

@@ -9,8 +9,8 @@ import soundfile
 
 from roundelay.cli import main
 from roundelay.core.streams import stream
-from roundelay.speech.prepared import load_corpus
-from roundelay.speech.scoring.formats.trn import read_trn
+from roundelay_speech.prepared import load_corpus
+from roundelay_speech.scoring.formats.trn import read_trn
 from support.beeps import RATE, say, write_beeps
 
 QUICK = ["training.runtime=sim", "schedule.max_epochs=2", "decode.scale=0.2"]

@@ -24,7 +24,7 @@ from roundelay.learner.objectives import Inputs
 from roundelay.runtime.base import Glance, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.replay.whole import replay
-from roundelay.speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
 from support.blobs import Blobs
 from support.clusters import MINIBATCH, cluster, plan
 from support.on_gpu import DEVICE, NEEDED, ON_GPU

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import CrossEntropy, Ctc, Objective, Smoothed
-from roundelay.speech.models import BlstmConfig, DnnConfig, make_network
+from roundelay.learner.objectives import CrossEntropy, Objective
+from roundelay_speech.models import BlstmConfig, DnnConfig, make_network
+from roundelay_speech.objectives import Ctc, Smoothed
 from support import toy_units
 from support.on_gpu import NEEDED, ON_GPU, device, distance, exact
 from support.toy_corpus import FILTERS

@@ -133,7 +133,7 @@ def test_advice_ranks_by_seconds_and_takes_the_first_of_which_the_fit_knows(advi
     forms = [one for one in known if one.candidate.strategy == known[0].candidate.strategy]
     equal = [one.candidate for one in forms if one.seconds <= 1.01 * known[0].seconds]
     assert advice.first.candidate in equal
-    assert advice.first.candidate.wire == "fp32" or all(one.wire != "fp32" for one in equal)
+    assert advice.first.candidate.codec.exact or not any(one.codec.exact for one in equal)
     assert {one.candidate for one in advice.ranked} == set(candidates(SLOW))
     for one in advice.ranked:
         assert one.seconds == pytest.approx(TASK.examples * one.factor / one.throughput)

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from roundelay.algorithms.averaging import minibatches_averaged
+from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged
 from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PERIOD, GradientNoise, gain
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
-from roundelay.recipes.recipe import Training, as_it_was
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.learners_rate import (
     RateFactor,
@@ -25,6 +24,7 @@ from roundelay.runtime.learners_rate import (
 )
 from roundelay.runtime.resize import TrainedBy, gone_on_with
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay_speech.recipes.recipe import Training, as_it_was
 from support import attached_rates
 from support.clusters import EVERY, MINIBATCH, cluster, make_strategy, plan
 from support.launched import reports, run_learners
@@ -203,9 +203,9 @@ def test_linear_learners_do_the_work_of_all_and_as_is_that_of_one() -> None:
 
 def test_under_the_rate_of_the_fastest_the_work_is_that_of_the_fastest_and_the_noise_less() -> None:
     weighed, steps = make_strategy("adpsgd weights=progress"), np.array([300, 100])
-    work, longest = work_of(1.2 * steps, steps, weighed, 2, 2)
+    work, longest = work_of(fastest_over_mean([1 / (1 + 3**0.5)]) * steps, steps, weighed, 2, 2)
     assert work / longest == pytest.approx(1)
-    assert minibatches_averaged(steps.tolist()) == pytest.approx(1 / 0.84)
+    assert minibatches_averaged(steps.tolist()) == pytest.approx((3**1.5 + 1) ** 2 / 30)
     assert minibatches_averaged([7, 7, 7]) == pytest.approx(3)
     assert minibatches_averaged([0, 0]) == 1
     known = "fastest", weighed, 2, False
@@ -221,12 +221,13 @@ def test_under_the_gain_unequal_learners_move_by_that_of_the_fastest_and_further
 ) -> None:
     """With nothing but noise as far as keeps the noise of one learner at its rate: max(s) n, and f^2 sum p^2 s is as
     large as f sum p s. Whoever is asked says the same."""
-    s, others = np.array(speeds), np.array([speed / (speeds[rank] + speed) for speed in speeds])
+    s, root = np.array(speeds), np.sqrt(speeds)
+    others = root / (root[rank] + root)
     others[rank] = 0
     noise = GradientNoise(np.zeros(len(NOISE_SCALARS)))
     factor = RateFactor("gain", make_strategy("adpsgd weights=progress"), shared=False, noise=noise)
     factor.live(range(len(speeds)))
-    shares, found = s / s.sum(), []
+    shares, found = root / root.sum(), []
     for share_of_noise in (0.0, 1.0):
         noise.recall([share_of_noise, 100.0, 0.0])
         found.append(factor.factor(PERIOD - 1, torch.Tensor, others=others))
@@ -275,7 +276,8 @@ def test_attached_learners_at_the_linear_rate_are_learners_at_twice_the_rate(str
     assert linear[0]["work"] == pytest.approx(2)
     said = attached()["said"][0]["text"]
     assert "rate linear: 2 learners train at 2 times the learning rate" in said
-    assert "2 learners moved the model as far as 2.00 would" in said and "as far as 4.00" not in said
+    assert "2 learners moved the model as far as 2.00 would" in said
+    assert "as far as 4.00" not in said, "however soon the other has closed"
 
 
 @pytest.mark.parametrize("strategy", attached_rates.STRATEGIES)
@@ -311,7 +313,7 @@ def test_attached_learners_at_the_rate_of_the_fastest_go_by_progress() -> None:
         assert law[rank]["rates"] == [attached_rates.RATE], "it is the user's again after each step"
     first, _, last = law[0]["factors"]
     assert first == 1, "the other has done nothing yet"
-    assert last == pytest.approx(1.2, abs=0.05), "masses of about 30 and 10"
+    assert last == pytest.approx(1.32, abs=0.03), "masses of about 30 and 10"
 
 
 def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:

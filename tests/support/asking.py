@@ -4,7 +4,7 @@ import http.client
 import json
 from dataclasses import dataclass
 
-from roundelay.transcription.serving.endpoint import ENDPOINT
+from roundelay_speech.transcription.serving.endpoint import ENDPOINT
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from roundelay.core.streams import stream
-from roundelay.speech.data.manifest import Utterance
+from roundelay_speech.data.manifest import Utterance
 
 RATE = 8000
 RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from roundelay.core.progress import Silent
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.compute import AudioFolder, compute_features
-from roundelay.speech.features.fbank import FbankConfig
-from roundelay.speech.features.store import FeatureStore
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features.compute import AudioFolder, compute_features
+from roundelay_speech.features.fbank import FbankConfig
+from roundelay_speech.features.store import FeatureStore
 from support.corpora import recorded
 
 CONFIG = FbankConfig(num_bins=12)

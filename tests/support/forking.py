@@ -26,7 +26,7 @@ import torch
 LONGEST = 1 << 20
 """Bytes of what is asked of it at once."""
 LOADED = (
-    "roundelay.api.training",
+    "roundelay_speech.api.training",
     "roundelay.attached",
     "roundelay.runtime.attached.hosts.agent",
     "roundelay.runtime.attached.hosts.coordinator",

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from roundelay.transcription.serving.work import Recognising
-from roundelay.transcription.transcribing import Options
+from roundelay_speech.transcription.serving.work import Recognising
+from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import Heard, Samples, ToneRecogniser, listen, tones
 
 RATE = 8000

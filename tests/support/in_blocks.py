@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.speech.models.frames import FrameExamples
-from roundelay.speech.models.labelled import LabelledRuns
-from roundelay.speech.models.sequences import SequenceExamples
+from roundelay_speech.models.frames import FrameExamples
+from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.models.sequences import SequenceExamples
 from support.toy_models import tiny, toy
 
 BLOCK, WINDOW = 100, 600

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.transcription.live import Update
-from roundelay.transcription.transcript import placed
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.transcription.live import Update
+from roundelay_speech.transcription.transcript import placed
 
 Samples = npt.NDArray[np.float32]
 TONES = {"LOW": 400, "MIDDLE": 900, "HIGH": 1600, "TOP": 2400}  # Hz

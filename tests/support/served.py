@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from roundelay.transcription.serving.endpoint import Endpoint
-from roundelay.transcription.serving.forking import ForkedWorker
-from roundelay.transcription.serving.limits import USUAL_LIMITS, Limits
-from roundelay.transcription.serving.recognisers import Recognisers
-from roundelay.transcription.serving.serve import listening, server_of
-from roundelay.transcription.serving.work import Recognising
-from roundelay.transcription.transcribing import Options
+from roundelay_speech.transcription.serving.endpoint import Endpoint
+from roundelay_speech.transcription.serving.forking import ForkedWorker
+from roundelay_speech.transcription.serving.limits import USUAL_LIMITS, Limits
+from roundelay_speech.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.serve import listening, server_of
+from roundelay_speech.transcription.serving.work import Recognising
+from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import TONES, ToneRecogniser, listen
 from support.until import until
 

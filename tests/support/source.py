@@ -8,11 +8,12 @@ from pathlib import Path
 
 import roundelay
 import roundelay_lab
+import roundelay_speech
 
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file: its path below the package, behind `lab/` below that of the laboratory, and its syntax."""
+    """One file: its path below the package, behind `speech/` or `lab/` below those packages, and its syntax."""
 
     path: str
     text: str
@@ -25,9 +26,9 @@ class SourceFile:
 
 @cache
 def source_files() -> tuple[SourceFile, ...]:
-    """All Python files of the package and of its laboratory."""
+    """All Python files of the three packages."""
     found = []
-    for package, before in ((roundelay, ""), (roundelay_lab, "lab/")):
+    for package, before in ((roundelay, ""), (roundelay_speech, "speech/"), (roundelay_lab, "lab/")):
         root = Path(package.__path__[0])
         for path in sorted(root.rglob("*.py")):
             text = path.read_text(encoding="utf-8")

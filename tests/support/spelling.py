@@ -3,7 +3,7 @@
 import numpy as np
 
 from roundelay.core.streams import stream
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.lexicon.lexicon import Lexicon
 
 CONSONANTS = ["B", "C", "D", "F", "G", "K", "L", "M", "N", "P", "S", "SH", "TH", "X"]
 VOWELS = {"A": "AE", "E": "EH", "I": "IH", "O": "AA", "OO": "UW"}

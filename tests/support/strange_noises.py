@@ -1,4 +1,4 @@
-"""Sounds that no model was shown at packing: other kinds than those of `roundelay.speech.audio.noises`."""
+"""Sounds that no model was shown at packing: other kinds than those of `roundelay_speech.audio.noises`."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
-from roundelay.speech.audio.noises import band, bursts, coloured, slowly
+from roundelay_speech.audio.noises import band, bursts, coloured, slowly
 
 Float64 = npt.NDArray[np.float64]
 Samples = npt.NDArray[np.float32]

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.store import FeatureStore, SpeakerStats
-from roundelay.speech.hmm.topology import STATES, monophones
-from roundelay.speech.prepared import Corpus
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features.store import FeatureStore, SpeakerStats
+from roundelay_speech.hmm.topology import STATES, monophones
+from roundelay_speech.prepared import Corpus
 from support.toy_speech import LEXICON, frames_of, phones_of, sentences
 
 FILTERS = 40

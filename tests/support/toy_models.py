@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.models import (
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.models import (
     AcousticNetwork,
     BlstmConfig,
     CldnnConfig,

@@ -6,8 +6,8 @@ Legend: T frames, S pdfs.
 import numpy as np
 import numpy.typing as npt
 
-from roundelay.speech.hmm.topology import SILENCE, STATES, Tying, monophones
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.hmm.topology import SILENCE, STATES, Tying, monophones
+from roundelay_speech.lexicon.lexicon import Lexicon
 
 LEXICON = Lexicon(
     {

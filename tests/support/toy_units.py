@@ -8,12 +8,12 @@ import torch
 
 from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import Ctc
-from roundelay.speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig, make_network
-from roundelay.speech.models.network import SequenceNetwork
-from roundelay.speech.models.utterances import UtteranceExamples
-from roundelay.speech.unit_labels import label_splits, units_of
-from roundelay.speech.units import Phones
+from roundelay_speech.models import BlstmConfig, ConformerConfig, ModelConfig, TdnnfConfig, make_network
+from roundelay_speech.models.network import SequenceNetwork
+from roundelay_speech.models.utterances import UtteranceExamples
+from roundelay_speech.objectives import Ctc
+from roundelay_speech.unit_labels import label_splits, units_of
+from roundelay_speech.units import Phones
 from support.toy_corpus import FILTERS, toy_corpus
 
 UNALIGNED: dict[str, ModelConfig] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.recognisers import Recognisers
 from support.held import held_worker
 from support.served import recognising
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.align import UNLIMITED, align, shortest, utterance_graph
-from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying
-from roundelay.speech.search.beam import Float32, search
+from roundelay_speech.hmm.align import UNLIMITED, align, shortest, utterance_graph
+from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay_speech.search.beam import Float32, search
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 

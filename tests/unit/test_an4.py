@@ -9,8 +9,8 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.readers.an4 import prepare_an4
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.corpus.readers.an4 import prepare_an4
+from roundelay_speech.prepared import load_corpus
 from support.corpora import an4, speechlike
 
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
-PACKAGES = [ROOT / "src" / "roundelay", ROOT / "lab" / "src" / "roundelay_lab"]
+PACKAGES = [ROOT / place for place in ("src/roundelay", "speech/src/roundelay_speech", "lab/src/roundelay_lab")]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from roundelay.speech.data.arrays import map_array
+from roundelay_speech.data.arrays import map_array
 
 HEAD = b"\x93NUMPY\x01\x00"
 HEADERS = (

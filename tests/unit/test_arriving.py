@@ -9,7 +9,7 @@ import pytest
 import soundfile
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio.arriving import arriving
+from roundelay_speech.audio.arriving import arriving
 from support.corpora import RATE, speechlike
 
 

@@ -43,7 +43,7 @@ def test_hosts_come_to_the_same_from_the_facts_given(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         first, second = (choose(hosts(rank), **facts) for rank in (0, 1))
     assert first == second
-    assert set(first.hosts) == {"wire", "fragments"}
+    assert set(first.hosts) == {"wire"}
     assert first.strategy.label in caplog.text  # rank 0 says it
     assert caplog.text.count("strategy auto is") == 1
     assert choose(hosts(0), seconds=10.0, link="100gbit").why != first.why

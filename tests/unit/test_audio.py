@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from roundelay.speech.audio.reading import AudioError, audio_length, bad_audio, read_audio
-from roundelay.speech.data.problems import LeftOut
+from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio, read_audio
+from roundelay_speech.data.problems import LeftOut
 from support.corpora import RATE, recorded, speechlike, utterance
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.features.store import StoredPart
-from roundelay.speech.models.augment import AugmentConfig, SpecAugment
+from roundelay_speech.features.store import StoredPart
+from roundelay_speech.models.augment import AugmentConfig, SpecAugment
 
 PARTS = (
     StoredPart("fmllr", 3, filterbank=False),

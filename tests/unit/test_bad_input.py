@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.progress import Silent
-from roundelay.speech.audio.reading import AudioError, audio_length, read_audio
-from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
-from roundelay.speech.corpus.formats.lhotse import read_part
-from roundelay.speech.corpus.formats.lhotse_writing import write_part
-from roundelay.speech.corpus.formats.matrices import store_matrices
-from roundelay.speech.data.manifest import problems_of, read_manifest, write_manifest
-from roundelay.speech.kaldi_io.writing import write_archive
-from roundelay.speech.lexicon.lexicon import parse_lexicon, read_lexicon
+from roundelay_speech.audio.reading import AudioError, audio_length, read_audio
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
+from roundelay_speech.corpus.formats.lhotse import read_part
+from roundelay_speech.corpus.formats.lhotse_writing import write_part
+from roundelay_speech.corpus.formats.matrices import store_matrices
+from roundelay_speech.data.manifest import problems_of, read_manifest, write_manifest
+from roundelay_speech.kaldi_io.writing import write_archive
+from roundelay_speech.lexicon.lexicon import parse_lexicon, read_lexicon
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
 from support.mutations import damaged, may_be_refused
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.hmm.boundaries import BoundaryErrors, matched, phone_begins, read_phone_times
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.hmm.boundaries import BoundaryErrors, matched, phone_begins, read_phone_times
+from roundelay_speech.lexicon.lexicon import Lexicon
 
 FIVE = ["F", "AY", "V"]
 

@@ -10,7 +10,7 @@ import pytest
 from roundelay.core.checksums import verify, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import open_regular, read_json, read_text
-from roundelay.speech.search.fst import ARC, STATE, Arcs, file_bytes, read_checked_fst, to_arrays, write_arrays
+from roundelay_speech.search.fst import ARC, STATE, Arcs, file_bytes, read_checked_fst, to_arrays, write_arrays
 
 COLUMNS, WORDS = 3, 4
 ARCS = [(0, (1, 0, 0.5, 1)), (1, (0, 3, -0.2, 2)), (1, (1, 0, 0.1, 1)), (2, (3, 1, 0.0, 0))]

@@ -209,8 +209,8 @@ def test_any_words(words: list[str]) -> None:
         (["options"], "corpus=(must be given)  folder of the prepared corpus"),
         (
             ["options"],
-            "training.wire=fp32  several hosts, codec of rows and gradients on the network where the strategy says "
-            f"none [{', '.join(CODECS)}]",
+            "training.wire=auto  several hosts, codec of rows and gradients on the network where the strategy says "
+            f"none [{', '.join(('auto', *CODECS))}]",
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
         (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),

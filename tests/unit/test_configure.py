@@ -10,9 +10,9 @@ from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.configure import build, override, plain, read_yaml
 from roundelay.core.errors import UserError
-from roundelay.recipes.known import known_recipes
-from roundelay.recipes.recipe import Recipe, complete, load_recipe
 from roundelay.schedule import Anneal
+from roundelay_speech.recipes.known import known_recipes
+from roundelay_speech.recipes.recipe import Recipe, complete, load_recipe
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
 

@@ -13,14 +13,14 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.audio.speed import at_speed, resampled
-from roundelay.speech.corpus.build import change_features, prepare_kaldi
-from roundelay.speech.corpus.cleaned import read_changes
-from roundelay.speech.corpus.options import Preparation, PrepareOptions
-from roundelay.speech.lexicon.cleaning import Change, Cleaner
-from roundelay.speech.lexicon.lexicon import Lexicon, NearWords, bare
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.audio.speed import at_speed, resampled
+from roundelay_speech.corpus.build import change_features, prepare_kaldi
+from roundelay_speech.corpus.cleaned import read_changes
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.lexicon.cleaning import Change, Cleaner
+from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
+from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
 
 SPLITS = {

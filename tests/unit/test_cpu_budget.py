@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import Training
 from roundelay.runtime.hosts.exchange.cpu_budget import MOST_SECONDS, CpuBudget, idle_seconds
+from roundelay_speech.recipes.recipe import Training
 
 
 @dataclass

@@ -9,24 +9,24 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.ctc import (
+from roundelay_speech.decode.graphs.ctc import (
     CtcGraph,
     build_ctc_graph,
     character_lexicon,
     greedy_units,
     read_units,
 )
-from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
-from roundelay.speech.decode.graphs.hmm import HmmGraph
-from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.lm.ngram import BEGIN, END, Arpa
-from roundelay.speech.decode.parallel import Search
-from roundelay.speech.decode.prefixes import SpelledWords, most_probable
-from roundelay.speech.decode.search import Float32, decode
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.units import Bpe, Characters, Phones
-from roundelay.speech.units.base import BLANK, WORD_START, UnitSet
+from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay_speech.decode.graphs.hmm import HmmGraph
+from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
+from roundelay_speech.decode.parallel import Search
+from roundelay_speech.decode.prefixes import SpelledWords, most_probable
+from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.units import Bpe, Characters, Phones
+from roundelay_speech.units.base import BLANK, WORD_START, UnitSet
 from support.toy_speech import tying
 
 COLUMNS = (BLANK, "A", "B")

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from roundelay.learner.objectives import Ctc, Evidence
+from roundelay.learner.objectives import Evidence
+from roundelay_speech.objectives import Ctc
 
 
 def scores_of(lengths: list[int], classes: int, seed: int) -> Tensor:

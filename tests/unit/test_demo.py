@@ -15,11 +15,11 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.corpus.demo import make as demo_module
-from roundelay.speech.corpus.demo.make import DemoSize, coloured_noise, prepare_demo, resample
-from roundelay.speech.corpus.demo.script import GRAMMAR, LEXICON, SPEAKERS, Speaker, sentence
-from roundelay.speech.lexicon.lexicon import parse_lexicon
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay_speech.corpus.demo import make as demo_module
+from roundelay_speech.corpus.demo.make import DemoSize, coloured_noise, prepare_demo, resample
+from roundelay_speech.corpus.demo.script import GRAMMAR, LEXICON, SPEAKERS, Speaker, sentence
+from roundelay_speech.lexicon.lexicon import parse_lexicon
+from roundelay_speech.prepared import Corpus, load_corpus
 
 SIZE = DemoSize(train=6, dev=2, test=2)
 
@@ -152,7 +152,7 @@ def test_all_voices_are_there_and_repeat() -> None:
 
 
 def test_the_library_is_never_loaded_in_this_process(made: Corpus) -> None:
-    assert "roundelay.speech.corpus.demo.voice" not in sys.modules
+    assert "roundelay_speech.corpus.demo.voice" not in sys.modules
     assert "libespeak" not in Path("/proc/self/maps").read_text()
 
 

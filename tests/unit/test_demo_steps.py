@@ -4,9 +4,9 @@ from argparse import Namespace
 from pathlib import Path
 
 from roundelay.cli import _parse
-from roundelay.commands.demo import demo_steps
-from roundelay.recipes.recipe import load_recipe
 from roundelay.schedule import Anneal
+from roundelay_speech.commands.demo import demo_steps
+from roundelay_speech.recipes.recipe import load_recipe
 
 
 def trainings() -> list[Namespace]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = (ROOT / "src" / "roundelay", ROOT / "lab" / "src" / "roundelay_lab")
+PACKAGES = tuple(ROOT / place for place in ("src/roundelay", "speech/src/roundelay_speech", "lab/src/roundelay_lab"))
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 

@@ -10,10 +10,10 @@ from roundelay.core.block_order import BlockOrder
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.control.division import HostShards, shares_of
-from roundelay.speech.features.shards import StoredShard
-from roundelay.speech.models.frames import LabelledFrames, OrderName
-from roundelay.speech.models.labelled import LabelledRuns
-from roundelay.speech.models.sequences import Pieces, SequenceExamples, lay_out
+from roundelay_speech.features.shards import StoredShard
+from roundelay_speech.models.frames import LabelledFrames, OrderName
+from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.models.sequences import Pieces, SequenceExamples, lay_out
 from support.in_blocks import WINDOW, examples_in_blocks, runs
 from support.toy_models import TINY, tiny, toy
 
@@ -184,8 +184,8 @@ def test_frames_among_many_runs_are_found_as_among_few(monkeypatch: pytest.Monke
     some = LabelledRuns.of(3 * ends[:-1], np.arange(400), ends, ends)
     numbers = rng.permutation(some.frames)
     expected = some.locate(numbers)
-    monkeypatch.setattr("roundelay.speech.models.labelled.MANY_RUNS", 0)
-    monkeypatch.setattr("roundelay.speech.models.labelled.GUIDE_BITS", bits)
-    monkeypatch.setattr("roundelay.speech.models.labelled.MOST_STEPS", steps)
+    monkeypatch.setattr("roundelay_speech.models.labelled.MANY_RUNS", 0)
+    monkeypatch.setattr("roundelay_speech.models.labelled.GUIDE_BITS", bits)
+    monkeypatch.setattr("roundelay_speech.models.labelled.MOST_STEPS", steps)
     for found, wanted in zip(some.locate(numbers), expected, strict=True):
         assert np.array_equal(found, wanted)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from roundelay.packed import transcripts
-from roundelay.packed.evaluate import Evaluating, _scored
-from roundelay.packed.speech_data import SpeechData
-from roundelay.packed.transcripts import in_words_of
-from roundelay.speech.corpus.cleaned import written_so
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.corpus.cleaned import written_so
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.packed import transcripts
+from roundelay_speech.packed.evaluate import Evaluating, _scored
+from roundelay_speech.packed.speech_data import SpeechData
+from roundelay_speech.packed.transcripts import in_words_of
 
 WORDS = Lexicon({"YES": (("Y",),), "NO": (("N",),)})
 MODEL: Any = SimpleNamespace(lexicon=WORDS)

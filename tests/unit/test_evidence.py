@@ -9,9 +9,8 @@ import pytest
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.packed.calibrating import logistic
-from roundelay.speech.audio.noises import NOISES, noise
-from roundelay.speech.decode.evidence import (
+from roundelay_speech.audio.noises import NOISES, noise
+from roundelay_speech.decode.evidence import (
     Evidence,
     FoundWord,
     Likeness,
@@ -22,8 +21,9 @@ from roundelay.speech.decode.evidence import (
     mixture_of,
     too_long,
 )
-from roundelay.speech.features.fbank import FbankConfig, band_centres, mel_filters
-from roundelay.speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.features.fbank import FbankConfig, band_centres, mel_filters
+from roundelay_speech.packed.calibrating import logistic
+from roundelay_speech.scoring.formats.ctm import TimedWord
 
 ONE = Likeness((1.0,), ((0.0, 0.0),), ((1.0, 1.0),))
 EVIDENCE = Evidence({"A": 0.3}, ONE, (-1.0,) * 4, (1.0, 0.0, 1.0, 0.5), 8.0, 2.0, -20.0, (0.5, 0.25, -1.0))

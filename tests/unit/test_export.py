@@ -9,11 +9,11 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.formats.export import export_kaldi, export_lhotse
-from roundelay.speech.corpus.formats.lhotse_writing import write_part
-from roundelay.speech.kaldi_io.archive import read_matrix
-from roundelay.speech.kaldi_io.locations import read_scp
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
+from roundelay_speech.corpus.formats.lhotse_writing import write_part
+from roundelay_speech.kaldi_io.archive import read_matrix
+from roundelay_speech.kaldi_io.locations import read_scp
+from roundelay_speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
 
 TEXTS = {"train": {"s1-a": "YES NO", "s1-b": "GO", "s2-a": "NO"}, "dev": {"s3-a": "GO YES"}, "test": {"s4-a": "NO"}}

@@ -12,11 +12,15 @@ import torch
 from torch import nn
 
 from roundelay.core.errors import UserError
-from roundelay.exporting.lstm import ScannedLstm
-from roundelay.exporting.sherpa import search_graph, sherpa_ctc
-from roundelay.exporting.sherpa_streaming import SherpaChunks
-from roundelay.exporting.utterance import CombinedScores, UtteranceScores, combined_scores, utterance_scores
-from roundelay.exporting.writing import (
+from roundelay_speech.decode.graphs.ctc import build_ctc_graph
+from roundelay_speech.decode.graphs.graph import Graph
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.search import decode
+from roundelay_speech.exporting.lstm import ScannedLstm
+from roundelay_speech.exporting.sherpa import search_graph, sherpa_ctc
+from roundelay_speech.exporting.sherpa_streaming import SherpaChunks
+from roundelay_speech.exporting.utterance import CombinedScores, UtteranceScores, combined_scores, utterance_scores
+from roundelay_speech.exporting.writing import (
     DESCRIPTION,
     TOLERANCE,
     describe,
@@ -26,22 +30,18 @@ from roundelay.exporting.writing import (
     quiet,
     write,
 )
-from roundelay.packed.folder import PackedModel, PackedNetwork, PackedSearch
-from roundelay.speech.decode.graphs.ctc import build_ctc_graph
-from roundelay.speech.decode.graphs.graph import Graph
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.search import decode
-from roundelay.speech.features.fbank import FbankConfig
-from roundelay.speech.features.parts import FeatureConfig, only_fbank
-from roundelay.speech.features.store import StoredPart
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.model_input import ModelInput
-from roundelay.speech.models.conformer import ConformerConfig
-from roundelay.speech.models.frames import log_likelihoods
-from roundelay.speech.models.network import AcousticNetwork
-from roundelay.speech.search.fst import from_arrays
-from roundelay.speech.trained import AcousticModel
-from roundelay.speech.units.base import UnitSet
+from roundelay_speech.features.fbank import FbankConfig
+from roundelay_speech.features.parts import FeatureConfig, only_fbank
+from roundelay_speech.features.store import StoredPart
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.model_input import ModelInput
+from roundelay_speech.models.conformer import ConformerConfig
+from roundelay_speech.models.frames import log_likelihoods
+from roundelay_speech.models.network import AcousticNetwork
+from roundelay_speech.packed.folder import PackedModel, PackedNetwork, PackedSearch
+from roundelay_speech.search.fst import from_arrays
+from roundelay_speech.trained import AcousticModel
+from roundelay_speech.units.base import UnitSet
 from support.toy_models import tiny, toy
 from support.toy_units import UNALIGNED, examples_of
 

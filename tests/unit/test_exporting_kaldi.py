@@ -10,12 +10,12 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of
-from roundelay.exporting.kaldi.nnet3 import Network
-from roundelay.exporting.kaldi.writing import global_statistics, save_model
-from roundelay.exporting.utterance import utterance_scores
-from roundelay.speech.features.store import StoredPart
-from roundelay.speech.hmm.formats.kaldi_model import (
+from roundelay_speech.exporting.kaldi.networks import INPUT, Seen, add_scores, reach_of
+from roundelay_speech.exporting.kaldi.nnet3 import Network
+from roundelay_speech.exporting.kaldi.writing import global_statistics, save_model
+from roundelay_speech.exporting.utterance import utterance_scores
+from roundelay_speech.features.store import StoredPart
+from roundelay_speech.hmm.formats.kaldi_model import (
     PDF_CLASS,
     Answer,
     EventMap,
@@ -23,11 +23,11 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     TableMap,
     read_transition_model,
 )
-from roundelay.speech.hmm.formats.to_kaldi import export_transition_model, export_tree
-from roundelay.speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf, Split, untied
-from roundelay.speech.models.dnn import DnnConfig
-from roundelay.speech.models.network import AcousticNetwork
-from roundelay.speech.trained import AcousticModel
+from roundelay_speech.hmm.formats.to_kaldi import export_transition_model, export_tree
+from roundelay_speech.hmm.tree import LEFT, OWN, RIGHT, DecisionTree, Leaf, Split, untied
+from roundelay_speech.models.dnn import DnnConfig
+from roundelay_speech.models.network import AcousticNetwork
+from roundelay_speech.trained import AcousticModel
 from support.nnet3 import Computation, read_model
 from support.toy_models import tiny
 

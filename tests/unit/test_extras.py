@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,23 +12,23 @@ from typing import Any
 import pytest
 
 from roundelay.cli import main
-from roundelay.commands.base import OF_SPEECH
-from roundelay.commands.examples import EXAMPLES
 from roundelay.core.errors import UserError
 from roundelay.core.extras import MODULES, Binding, load, need
 
 ROOT = Path(__file__).parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PROJECTS: dict[str, dict[str, Any]] = {
+    name: tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    for name, folder in (("roundelay", ROOT), ("roundelay-speech", ROOT / "speech"))
+}
+PROJECT = PROJECTS["roundelay"]
 EVERY = sorted({module for modules in MODULES.values() for module in modules})
 SCRIPT = """
 import importlib, os, pkgutil, sys, roundelay
 
 for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
-    programs = "roundelay.__main__", "roundelay.speech.corpus.demo.voice"
     for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
-    serving = module.name.startswith("roundelay.transcription.serving.")  # loaded by `serve` alone
     toolkit = module.name.startswith("roundelay.integrations.")  # each imports the toolkit that it is for
-    if not serving and not toolkit and module.name not in (*programs, for_gpus):
+    if not toolkit and module.name not in ("roundelay.__main__", for_gpus):
         importlib.import_module(module.name)
 import torch
 
@@ -55,7 +54,6 @@ for refused in (
     lambda: roundelay.transcribe("model", "talk.wav"),
     lambda: roundelay.load_model("model"),
     lambda: roundelay.export("exp", "out"),
-    lambda: roundelay.speech.search.fst.kaldifst.compile,
     lambda: os.environ.update(two_hosts) or roundelay.attach(model, optimizer, strategy="adpsgd"),
 ):
     try:
@@ -65,12 +63,13 @@ for refused in (
 """
 
 
-def installed_by(extra: str) -> set[str]:
+def installed_by(extra: str, package: str = "roundelay") -> set[str]:
     """Modules of the packages that an extra asks for, those of extras that it includes too."""
     found = set()
-    for requirement in PROJECT["optional-dependencies"][extra]:
-        if included := re.fullmatch(r"roundelay\[(.*)\]", requirement):
-            found |= {module for name in included[1].split(",") for module in installed_by(name)}
+    for requirement in PROJECTS[package]["optional-dependencies"][extra]:
+        if included := re.fullmatch(r"(roundelay|roundelay-speech)\[(.*)\]", requirement):
+            found |= {included[1].replace("-", "_")} - {"roundelay"}
+            found |= {module for name in included[2].split(",") for module in installed_by(name, included[1])}
         else:
             found.add(re.split(r"[^\w.-]", requirement)[0].replace("-", "_"))
     return found
@@ -91,27 +90,12 @@ def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    four = "needs the packages kaldi-decoder, kaldialign, kaldifst and soundfile: pip install 'roundelay[speech]'."
-    assert done.stdout.splitlines()[-8:] == [
-        f"prepare {four}",
-        f"align {four}",
-        f"decode {four}",
-        f"transcribe {four}",
-        f"A packed model {four}",
-        "export onnx needs the packages onnx, onnxruntime and onnxscript: pip install 'roundelay[export]'.",
-        "Speech needs the package kaldifst: pip install 'roundelay[speech]'.",
-        "rank 0: training on several hosts needs the package cryptography: pip install 'roundelay[hosts]'.",
+    speech = "needs the package roundelay-speech: pip install 'roundelay[speech]'."
+    named = [
+        f"roundelay.{name} {speech}" for name in ("prepare", "align", "decode", "transcribe", "load_model", "export")
     ]
-
-
-@pytest.mark.parametrize("command", sorted(OF_SPEECH))
-def test_a_command_names_what_it_needs(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "kaldialign" else object())
-    assert main(shlex.split(EXAMPLES[command][0])[1:]) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert said.endswith(f"{command} needs the package kaldialign: pip install 'roundelay[speech]'.")
+    hosts = "rank 0: training on several hosts needs the package cryptography: pip install 'roundelay[hosts]'."
+    assert done.stdout.splitlines()[-7:] == [*named, hosts]
 
 
 @pytest.mark.parametrize(
@@ -119,8 +103,6 @@ def test_a_command_names_what_it_needs(
     [
         ("storm demo --out out", "storm needs the package cryptography: pip install 'roundelay[hosts]'."),
         ("demo", "demo needs the package espeakng-loader: pip install 'roundelay[demo]'."),
-        ("report exp --audio", "report --audio needs the package soundfile: pip install 'roundelay[speech]'."),
-        ("export lhotse data --out out", "export lhotse needs the package soundfile: pip install 'roundelay[speech]'."),
         ("export onnx exp --out out", "export onnx needs the package onnxscript: pip install 'roundelay[export]'."),
     ],
 )
@@ -155,7 +137,11 @@ def test_an_extra_brings_what_is_looked_for(extra: str) -> None:
 
 
 def test_every_extra_that_is_named_exists() -> None:
-    texts = [path.read_text() for folder in ("src", "docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]")]
+    texts = [
+        path.read_text()
+        for folder in ("src", "speech", "docs", "examples")
+        for path in (ROOT / folder).rglob("*.[mp][dy]")
+    ]
     named = {extra for text in texts for extra in re.findall(r"roundelay\[(\w+)\]", text)}
     assert {"speech", "demo"} < named <= set(PROJECT["optional-dependencies"])
 
@@ -180,5 +166,5 @@ def test_nothing_is_said_where_all_is_there(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     need("speech", "decode")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"decode needs the packages"):
+    with pytest.raises(UserError, match=r"decode needs the package roundelay-speech"):
         need("speech", "decode")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.features.fbank import LOG_FLOOR, FbankConfig, fbank, mel_filters, povey_window, warped_frequencies
+from roundelay_speech.features.fbank import LOG_FLOOR, FbankConfig, fbank, mel_filters, povey_window, warped_frequencies
 from support.corpora import speechlike
 
 

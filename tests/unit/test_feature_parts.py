@@ -11,13 +11,13 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.compute import AudioFolder, compute_features
-from roundelay.speech.features.fbank import fbank
-from roundelay.speech.features.parts import External, FeatureConfig, Filterbank
-from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.kaldi_io.writing import write_archive
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features.compute import AudioFolder, compute_features
+from roundelay_speech.features.fbank import fbank
+from roundelay_speech.features.parts import External, FeatureConfig, Filterbank
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.kaldi_io.writing import write_archive
 from support.corpora import RATE
 from support.features import CONFIG, some_utterances
 

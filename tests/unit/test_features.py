@@ -15,15 +15,15 @@ import torch
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features import compute as features_module
-from roundelay.speech.features import parts
-from roundelay.speech.features.compute import AudioFolder, compute_features
-from roundelay.speech.features.fbank import FbankConfig, fbank
-from roundelay.speech.features.partial import Partial
-from roundelay.speech.features.parts import FeatureConfig, Filterbank
-from roundelay.speech.features.store import FeatureStore, StoredPart
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features import compute as features_module
+from roundelay_speech.features import parts
+from roundelay_speech.features.compute import AudioFolder, compute_features
+from roundelay_speech.features.fbank import FbankConfig, fbank
+from roundelay_speech.features.partial import Partial
+from roundelay_speech.features.parts import FeatureConfig, Filterbank
+from roundelay_speech.features.store import FeatureStore, StoredPart
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
 from support.features import CONFIG, compute, some_utterances
@@ -341,7 +341,7 @@ def test_long_work_is_announced_with_how_long_it_will_take(
 
     compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
     assert not any("roughly" in line for line in said)
-    monkeypatch.setattr("roundelay.speech.features.compute.HOURS_A_SECOND", 1e-9)
+    monkeypatch.setattr("roundelay_speech.features.compute.HOURS_A_SECOND", 1e-9)
     shutil.rmtree(tmp_path / "f")
     counted(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):

@@ -10,12 +10,12 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.align import UNLIMITED, phone_loop, utterance_graph
-from roundelay.speech.hmm.alignment import FIT_FILE, Alignment, AlignSummary
-from roundelay.speech.hmm.fit import warnings
-from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.prepared import Corpus
-from roundelay.speech.search.beam import search
+from roundelay_speech.hmm.align import UNLIMITED, phone_loop, utterance_graph
+from roundelay_speech.hmm.alignment import FIT_FILE, Alignment, AlignSummary
+from roundelay_speech.hmm.fit import warnings
+from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.prepared import Corpus
+from roundelay_speech.search.beam import search
 from support.corpora import an4
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences, tying

@@ -10,20 +10,20 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.decode.search import Float32
-from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.hmm.alignment import FIT_FILE, LOG, TREE, Alignment, AlignSummary
-from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.gmm import load_mixtures
-from roundelay.speech.hmm.realign import (
+from roundelay_speech.decode.search import Float32
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.alignment import FIT_FILE, LOG, TREE, Alignment, AlignSummary
+from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.hmm.gmm import load_mixtures
+from roundelay_speech.hmm.realign import (
     ModelScores,
     RealignConfig,
     realign,
 )
-from roundelay.speech.hmm.task import Task, scratch_folder
-from roundelay.speech.hmm.tree import windows
-from roundelay.speech.hmm.unfinished import Unfinished, kept_in
-from roundelay.speech.prepared import Corpus
+from roundelay_speech.hmm.task import Task, scratch_folder
+from roundelay_speech.hmm.tree import windows
+from roundelay_speech.hmm.unfinished import Unfinished, kept_in
+from roundelay_speech.prepared import Corpus
 from support.damage import forget_checksums
 from support.toy_corpus import SIZES, Truth, toy_corpus
 

@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.adapt.fmllr import Estimate, Transform, accumulate, estimate, updated
-from roundelay.speech.hmm.gmm import Mixtures
+from roundelay_speech.adapt.fmllr import Estimate, Transform, accumulate, estimate, updated
+from roundelay_speech.hmm.gmm import Mixtures
 
 Float64 = npt.NDArray[np.float64]
 D, S, K, T = 5, 6, 2, 6000

@@ -9,9 +9,9 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.models.dnn import Dnn, DnnConfig
-from roundelay.speech.models.frames import FrameExamples, cut_windows, log_likelihoods, log_prior
-from roundelay.speech.models.frontend import Frontend, FrontendConfig, delta_kernels
+from roundelay_speech.models.dnn import Dnn, DnnConfig
+from roundelay_speech.models.frames import FrameExamples, cut_windows, log_likelihoods, log_prior
+from roundelay_speech.models.frontend import Frontend, FrontendConfig, delta_kernels
 from support.toy_corpus import toy_corpus
 
 

@@ -9,10 +9,10 @@ import torch
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.learner.module import ModuleLearner
-from roundelay.speech.features.store import StoredPart
-from roundelay.speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, make_network
-from roundelay.speech.models.augment import AugmentConfig, SpecAugment
-from roundelay.speech.models.frontend import Frontend, FrontendConfig
+from roundelay_speech.features.store import StoredPart
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, make_network
+from roundelay_speech.models.augment import AugmentConfig, SpecAugment
+from roundelay_speech.models.frontend import Frontend, FrontendConfig
 from support.toy_models import TINY, toy
 
 PUBLISHED = (

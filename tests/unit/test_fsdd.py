@@ -6,8 +6,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.options import PrepareOptions
-from roundelay.speech.corpus.readers.fsdd import prepare_fsdd
+from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.readers.fsdd import prepare_fsdd
 from support.corpora import kaldi_corpus, recorded
 
 

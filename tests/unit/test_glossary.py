@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGE, LABORATORY = ROOT / "src" / "roundelay", ROOT / "lab" / "src"
+PACKAGE = ROOT / "src" / "roundelay"
+SPEECH, LABORATORY = ROOT / "speech" / "src" / "roundelay_speech", ROOT / "lab" / "src" / "roundelay_lab"
 PAGE = ROOT / "docs" / "architecture.md"
 
 GONE = {
@@ -87,8 +88,8 @@ def words_of(path: Path) -> str:
 
 
 def files() -> dict[str, Path]:
-    places = ((PACKAGE, PACKAGE), (LABORATORY, LABORATORY.parent))
-    return {str(path.relative_to(root)): path for place, root in places for path in sorted(place.rglob("*.py"))}
+    places = (("", PACKAGE), ("speech/", SPEECH), ("lab/", LABORATORY))
+    return {f"{before}{path.relative_to(root)}": path for before, root in places for path in sorted(root.rglob("*.py"))}
 
 
 def glossary() -> dict[str, str]:

@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.gmm import Mixtures, load_mixtures, reestimate, save_mixtures, single_gaussians, split
+from roundelay_speech.hmm.gmm import Mixtures, load_mixtures, reestimate, save_mixtures, single_gaussians, split
 
 PDFS, DIMENSIONS = 5, 3
 

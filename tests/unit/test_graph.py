@@ -8,12 +8,12 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.search import decode
-from roundelay.speech.hmm.topology import monophones
-from roundelay.speech.search.fst import (
+from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
+from roundelay_speech.decode.graphs.hmm import build_graph
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.search import decode
+from roundelay_speech.hmm.topology import monophones
+from roundelay_speech.search.fst import (
     ARC,
     Arcs,
     add_self_loops,

@@ -7,8 +7,8 @@ import yaml
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.grids.axes import GridAxis, is_override, read_axes
-from roundelay.grids.grid import Contenders, Grid, plan
+from roundelay_speech.grids.axes import GridAxis, is_override, read_axes
+from roundelay_speech.grids.grid import Contenders, Grid, plan
 
 RECIPE = {
     "name": "toy",

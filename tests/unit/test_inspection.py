@@ -14,11 +14,11 @@ from roundelay.cli import main
 from roundelay.core.checksums import write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.inspection.findings import Finding, Inspection
-from roundelay.speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
-from roundelay.speech.corpus.inspection.sound import SILENT_DB, measure
-from roundelay.speech.hmm.alignment import AlignSummary
-from roundelay.speech.hmm.fit import Fit
+from roundelay_speech.corpus.inspection.findings import Finding, Inspection
+from roundelay_speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
+from roundelay_speech.corpus.inspection.sound import SILENT_DB, measure
+from roundelay_speech.hmm.alignment import AlignSummary
+from roundelay_speech.hmm.fit import Fit
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 SAID = ("YES NO", "GO YES", "NO GO NO", "YES GO", "GO GO", "NO YES")

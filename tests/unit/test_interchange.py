@@ -10,18 +10,18 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.features.store import FeatureStore
-from roundelay.speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
-from roundelay.speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
-from roundelay.speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
-from roundelay.speech.hmm.formats.from_textgrid import at_least, import_textgrids
-from roundelay.speech.hmm.formats.interchange import ImportConfig
-from roundelay.speech.hmm.formats.kaldi_phones import match_phones
-from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
-from roundelay.speech.hmm.topology import SILENCE, STATES
-from roundelay.speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
-from roundelay.speech.kaldi_io.archive import read_int_vectors
-from roundelay.speech.prepared import Corpus
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.alignment import Alignment, AlignSummary, silence_share, write_alignment
+from roundelay_speech.hmm.formats.export import export_kaldi, export_textgrids, phone_bounds, word_spans
+from roundelay_speech.hmm.formats.from_kaldi import KaldiAlignment, import_kaldi
+from roundelay_speech.hmm.formats.from_textgrid import at_least, import_textgrids
+from roundelay_speech.hmm.formats.interchange import ImportConfig
+from roundelay_speech.hmm.formats.kaldi_phones import match_phones
+from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay_speech.hmm.topology import SILENCE, STATES
+from roundelay_speech.hmm.tree import DecisionTree, Leaf, Split, untied, windows
+from roundelay_speech.kaldi_io.archive import read_int_vectors
+from roundelay_speech.prepared import Corpus
 from support import kaldi_files
 from support.kaldi_files import FIVE, THREE, Tree
 from support.toy_corpus import Truth, toy_corpus

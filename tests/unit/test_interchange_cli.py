@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from roundelay.cli import main
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, write_textgrid
+from roundelay_speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
 
 TEXTS = {

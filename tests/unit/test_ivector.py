@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.adapt.ivector import COUNT_SCALE, MOST_COUNT, Counts, Extractor, added, counted
-from roundelay.speech.hmm.gmm import Mixtures
+from roundelay_speech.adapt.ivector import COUNT_SCALE, MOST_COUNT, Counts, Extractor, added, counted
+from roundelay_speech.hmm.gmm import Mixtures
 
 Float64 = npt.NDArray[np.float64]
 M, D, R = 8, 4, 3

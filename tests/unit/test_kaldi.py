@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
-from roundelay.speech.corpus.formats.kaldi_writing import write_data_dir
-from roundelay.speech.data.manifest import Utterance
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
+from roundelay_speech.corpus.formats.kaldi_writing import write_data_dir
+from roundelay_speech.data.manifest import Utterance
 from support.corpora import (
     RATE,
     RECORDINGS,

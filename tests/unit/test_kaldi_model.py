@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.formats.kaldi_model import (
+from roundelay_speech.hmm.formats.kaldi_model import (
     Answer,
     ContextDependency,
     Question,
@@ -17,7 +17,7 @@ from roundelay.speech.hmm.formats.kaldi_model import (
     read_transition_model,
     read_tree,
 )
-from roundelay.speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
+from roundelay_speech.hmm.formats.kaldi_model_writing import write_transition_model, write_tree
 from support import kaldi_files
 from support.damage import refused_or_read
 from support.kaldi_files import FIVE, THREE, Tree

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.lexicon.cleaning import Cleaner
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.transcription.inputs import Recording
-from roundelay.transcription.kept import TranscriptFolder
-from roundelay.transcription.scoring import check_reference, references, scored
-from roundelay.transcription.transcript import ChannelTranscript, Segment
+from roundelay_speech.lexicon.cleaning import Cleaner
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.transcription.inputs import Recording
+from roundelay_speech.transcription.kept import TranscriptFolder
+from roundelay_speech.transcription.scoring import check_reference, references, scored
+from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 
 
 def transcript(name: str, text: str) -> ChannelTranscript:

@@ -15,24 +15,30 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.cli import main
 from roundelay.core.configure import build, override
 from roundelay.core.errors import UserError
-from roundelay.recipes import known
-from roundelay.recipes.describe import KNOWN, OPEN_SETS, describe, names
-from roundelay.recipes.recipe import Recipe, load_recipe
-from roundelay.speech.corpus.readers import READERS
+from roundelay.options import describe as describing
+from roundelay.options import known as strategies_known
+from roundelay.options.describe import names
 from roundelay.strategies import STRATEGIES, make_strategy
+from roundelay_speech.corpus.readers import READERS
+from roundelay_speech.recipes import known
+from roundelay_speech.recipes.describe import OPEN_SETS, OPTIONS_FILE, describe
+from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 MINIMAL = {"name": "x", "corpus": "data", "alignment": "ali"}
 
 
 def test_the_file_is_what_the_dataclasses_say() -> None:
-    assert json.loads(KNOWN.read_text()) == json.loads(json.dumps(describe())), (
-        "an option has changed: run `python -m roundelay.recipes.describe`"
+    assert json.loads(OPTIONS_FILE.read_text()) == json.loads(json.dumps(describe())), (
+        "an option has changed: run `python -m roundelay_speech.recipes.describe`"
+    )
+    assert json.loads(describing.KNOWN.read_text()) == json.loads(json.dumps(describing.describe())), (
+        "an option has changed: run `python -m roundelay.options.describe`"
     )
 
 
 def test_every_option_is_explained_and_nothing_else_is() -> None:
     """Of every model, optimizer and schedule; of every strategy; and every topology."""
-    explained: dict[str, dict[str, str]] = known._explained()
+    explained = {**known.RECIPE_OPTIONS.explained, **strategies_known.STRATEGIES.explained}
     keys = set()
     chosen = [f"{key}={name}" for key, union in OPEN_SETS.values() for name in names(union)]
     for assignment in [*chosen, "optimizer.name=adam", "optimizer.name=muon", "schedule.rule=anneal"]:
@@ -44,14 +50,14 @@ def test_every_option_is_explained_and_nothing_else_is() -> None:
         keys |= {option.key for option in options}
     assert {key.rpartition(":")[2] for key in explained["recipe"]} == keys
     keys = set()
-    for name in known.strategies():
-        assert known.about_strategy(name)
-        options = known.strategy_options(name)
+    for name in strategies_known.strategies():
+        assert strategies_known.about_strategy(name)
+        options = strategies_known.strategy_options(name)
         unexplained = [option.key for option in options if not option.about]
         assert not unexplained, f"{name}: nothing in options/explained.yaml, under strategies, for {unexplained}"
         keys |= {option.key for option in options}
     assert {key.rpartition(".")[2] for key in explained["strategies"]} == keys
-    assert {name for name, _, _ in known.topologies()} == set(explained["topologies"])
+    assert {name for name, _, _ in strategies_known.topologies()} == set(explained["topologies"])
 
 
 @pytest.mark.parametrize("what", OPEN_SETS)
@@ -74,11 +80,11 @@ def test_corpora_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_codecs_are_listed_with_what_the_docs_say_of_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(known.codecs()) == list(CODECS)
+    assert list(strategies_known.codecs()) == list(CODECS)
     assert main(["list", "codecs"]) == 0
     listed = capsys.readouterr().out
     text = (Path(__file__).parents[2] / "docs" / "exchanges.md").read_text()
-    for name, (about, bits, error) in known.codecs().items():
+    for name, (about, bits, error) in strategies_known.codecs().items():
         assert re.search(rf"^\| `{name}` \|.*{error}", text, re.MULTILINE), f"exchanges.md has no row of {name}"
         assert about.endswith(".")
         assert all(fact in listed for fact in (name, about, bits, error))
@@ -104,8 +110,8 @@ def test_packaged_recipes(name: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_values_are_the_defaults(name: str) -> None:
-    given = ",".join(f"{option.key}={option.value}" for option in known.strategy_options(name))
-    known.check_strategy(f"{name},{given}" if given else name)
+    given = ",".join(f"{option.key}={option.value}" for option in strategies_known.strategy_options(name))
+    strategies_known.check_strategy(f"{name},{given}" if given else name)
     assert make_strategy(f"{name},{given}" if given else name) == STRATEGIES[name]()
 
 
@@ -168,7 +174,7 @@ def test_wrong_names_and_types_are_named_in_the_same_words(assignments: list[tup
 )
 def test_strategies(text: str, named: str) -> None:
     with pytest.raises(UserError, match=named) as error:
-        known.check_strategy(text)
+        strategies_known.check_strategy(text)
     assert said(make_strategy, text) == str(error.value)
 
 

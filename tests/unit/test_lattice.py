@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
-from roundelay.speech.decode.graphs.graph import Graph
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.lattice import (
+from roundelay_speech.decode.confidence import Pronouncing, confidences, timed_words, word_frames
+from roundelay_speech.decode.graphs.graph import Graph
+from roundelay_speech.decode.graphs.hmm import build_graph
+from roundelay_speech.decode.lattice import (
     LATTICE_BEAM,
     NARROW,
     Unbounded,
@@ -21,12 +21,12 @@ from roundelay.speech.decode.lattice import (
     word_lattice,
     write_lattices,
 )
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.parallel import Search, decoder_here
-from roundelay.speech.decode.search import Float32, decode
-from roundelay.speech.hmm.topology import SILENCE
-from roundelay.speech.search.beam import crowded
-from roundelay.speech.search.fst import to_arrays
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.parallel import Search, decoder_here
+from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.search.beam import crowded
+from roundelay_speech.search.fst import to_arrays
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.lexicon.lexicon import (
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.lexicon.lexicon import (
     Lexicon,
     MissingWord,
     case_of,

@@ -8,13 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from roundelay.core.state_graph import StateGraph
-from roundelay.learner.objectives import Evidence, LfMmi
-from roundelay.learner.objectives.lfmmi import MmiGraphs
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.lexicon.pronounced import Said, ways_to_say
-from roundelay.speech.mmi.graphs import denominator, numerator
-from roundelay.speech.mmi.phone_ngram import PhoneNgram
-from roundelay.speech.units.states import PhoneStates
+from roundelay.learner.objectives import Evidence
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.lexicon.pronounced import Said, ways_to_say
+from roundelay_speech.mmi.graphs import denominator, numerator
+from roundelay_speech.mmi.phone_ngram import PhoneNgram
+from roundelay_speech.objectives import LfMmi
+from roundelay_speech.objectives.lfmmi import MmiGraphs
+from roundelay_speech.units.states import PhoneStates
 
 LEXICON = Lexicon({"A": (("a",), ("a", "b")), "BA": (("b", "a"),), "C": (("c",),)})
 TEXTS = ["A BA", "BA", "C A", "A"]

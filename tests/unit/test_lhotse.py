@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import prepare_lhotse
-from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
-from roundelay.speech.corpus.formats.lhotse_writing import write_part
-from roundelay.speech.corpus.options import Preparation, PrepareOptions
-from roundelay.speech.data.manifest import Utterance
+from roundelay_speech.corpus.build import prepare_lhotse
+from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
+from roundelay_speech.corpus.formats.lhotse_writing import write_part
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.data.manifest import Utterance
 from support.corpora import DICTIONARY, RATE, RECORDINGS, recorded, utterance, write_recordings
 
 NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])

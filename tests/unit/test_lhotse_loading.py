@@ -11,10 +11,10 @@ import pytest
 import soundfile
 
 from roundelay.core.errors import UserError
-from roundelay.speech.corpus.formats.lhotse import find_parts, read_part
-from roundelay.speech.corpus.formats.lhotse_loading import LhotseOptions
-from roundelay.speech.corpus.formats.lhotse_writing import write_part
-from roundelay.speech.data.manifest import Utterance
+from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
+from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
+from roundelay_speech.corpus.formats.lhotse_writing import write_part
+from roundelay_speech.data.manifest import Utterance
 from support.corpora import RATE, recorded, speechlike
 
 SECONDS = 2.0

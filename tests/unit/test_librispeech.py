@@ -9,11 +9,11 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.dictionary import read_vocabulary
-from roundelay.speech.corpus.options import PrepareOptions
-from roundelay.speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
-from roundelay.speech.lexicon.lexicon import read_lexicon
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay_speech.corpus.dictionary import read_vocabulary
+from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.readers.librispeech import prepare_librispeech, prepare_mini_librispeech, read_part
+from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.data.manifest import Utterance, read_manifest, write_manifest
+from roundelay_speech.data.manifest import Utterance, read_manifest, write_manifest
 from support.corpora import utterance
 
 NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=8).filter(lambda s: s.split() == [s])

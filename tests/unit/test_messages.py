@@ -43,11 +43,12 @@ class Many(Message):
     named: dict[str, int] | None = None
     codec: Codec = FP32
     anything: Any = None
+    parts: int | Literal["auto"] = 1
 
 
 FULL = Many(
     *(1, 0.5, -1e300, 2, 1, -2, True, "a\nb", b"\0x", "go", (4, "c"), ((), (1, 2)), None, Inner(3, "d"), {"e": 5}),
-    *(Sparse(density=0.1, two_bits=False), {"f": [None]}),
+    *(Sparse(density=0.1, two_bits=False), {"f": [None]}, "auto"),
 )
 
 
@@ -95,6 +96,8 @@ def test_a_message_arrives_as_it_was_said(message: Many) -> None:
         ({"codec": "sparse 7.0 1.0"}, "codec: 'sparse 7.0 1.0' is no codec of ours"),
         ({"codec": "bf16 1.0"}, "codec: 'bf16 1.0' is no codec of ours"),
         ({"codec": 1}, "codec: 1 is no text"),
+        ({"parts": "all"}, "parts: 'all' is no whole number"),
+        ({"parts": None}, "parts: None is no whole number"),
     ],
 )
 def test_what_is_wrong_is_said_with_message_and_field(changed: dict[str, Any], said: str) -> None:

@@ -9,9 +9,9 @@ import yaml
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize, recorded_text
-from roundelay.recipes.known import read_recipe
-from roundelay.recipes.recipe import Recipe, Training, complete, load_recipe
 from roundelay.schedule import Anneal, start
+from roundelay_speech.recipes.known import read_recipe
+from roundelay_speech.recipes.recipe import Recipe, Training, complete, load_recipe
 
 
 def test_a_round_by_hand() -> None:

@@ -13,15 +13,15 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.core.state import Minibatch
 from roundelay.learner.module import ModuleLearner
-from roundelay.recipes.recipe import Recipe
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
-from roundelay.speech.models.blstm import turned
-from roundelay.speech.models.conformer import rotated
-from roundelay.speech.models.frames import log_likelihoods, log_prior
-from roundelay.speech.models.network import SequenceNetwork
-from roundelay.speech.models.sequences import SequenceExamples
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models.blstm import turned
+from roundelay_speech.models.conformer import rotated
+from roundelay_speech.models.frames import log_likelihoods, log_prior
+from roundelay_speech.models.network import SequenceNetwork
+from roundelay_speech.models.sequences import SequenceExamples
+from roundelay_speech.recipes.recipe import Recipe
 from support.clusters import EVERY, cluster, plan
 from support.toy_models import SEQUENCES, TINY, TinyTask, tiny, toy
 

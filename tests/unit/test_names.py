@@ -8,21 +8,24 @@ from collections.abc import Iterator
 from support.source import SourceFile, source_files
 
 SPEECH = ("speech",)
-SHELL = (
-    *("api", "commands", "grids", "recipes", "reports"),
-    *("cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py"),
+SHELL = ("api", "commands", "options", "reports", "cli.py", "stopping.py", "terminal.py", "__init__.py", "__main__.py")
+JOINED = tuple(
+    f"speech/{name}"
+    for name in (
+        *("api", "commands", "advice", "grids", "transcription", "exporting", "packed", "recognition", "acoustic.py"),
+        *("acoustic_task.py", "starting.py", "recipes", "objectives", "forward_backward"),
+    )
 )
-JOINED = ("acoustic.py", "exporting", "packed", "recognition", "transcription")
-"""The modules where the wings meet count as shell."""
+"""The modules of speech where the wings meet count as shell."""
 
-REGISTRIES = ("speech/corpus/readers", "algorithms/codecs", "lab/commands")
+REGISTRIES = ("speech/corpus/readers", "algorithms/codecs", "lab/commands", "speech/commands")
 """Folders of files that are read alike, one a corpus, a codec or a command: the same constant says the same of each."""
 
 
 def wing(file: SourceFile) -> str:
     if file.below(("lab",)):
         return "laboratory"
-    return "speech" if file.below(SPEECH) else "shell" if file.below((*SHELL, *JOINED)) else "distributed"
+    return "shell" if file.below((*SHELL, *JOINED)) else "speech" if file.below(SPEECH) else "distributed"
 
 
 def classes(file: SourceFile) -> Iterator[str]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.decode.lm.arpa_file import LONGEST_LINE, read_arpa, to_text, write_arpa
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.lm.ngram import BEGIN, END, restrict
+from roundelay_speech.decode.lm.arpa_file import LONGEST_LINE, read_arpa, to_text, write_arpa
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.lm.ngram import BEGIN, END, restrict
 
 VOCABULARY = ["A", "B", "C", "D"]
 sentences = st.lists(st.lists(st.sampled_from([*VOCABULARY, "OTHER"]), max_size=6), min_size=1, max_size=8)

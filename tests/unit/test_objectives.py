@@ -17,19 +17,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import (
-    AnyObjective,
-    Classification,
-    CrossEntropy,
-    Evidence,
-    Inputs,
-    Objective,
-    Smoothed,
-)
-from roundelay.recipes.known import choices
-from roundelay.recipes.recipe import load_recipe
+from roundelay.learner.objectives import Classification, CrossEntropy, Evidence, Inputs, Objective
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
+from roundelay_speech.objectives import AnyObjective, Smoothed
+from roundelay_speech.recipes.known import choices
+from roundelay_speech.recipes.recipe import load_recipe
 from support.blobs import Blobs
 from support.clusters import EVERY, cluster, make_strategy, plan
 

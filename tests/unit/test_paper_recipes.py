@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.recipes.known import known_recipes, read_recipe
-from roundelay.recipes.recipe import Recipe, load_recipe
 from roundelay.schedule import Newbob, SchedulePosition, advance, start
-from roundelay.speech.features.store import StoredPart
-from roundelay.speech.models import make_network
-from roundelay.speech.models.frontend import Columns
+from roundelay_speech.features.store import StoredPart
+from roundelay_speech.models import make_network
+from roundelay_speech.models.frontend import Columns
+from roundelay_speech.recipes.known import known_recipes, read_recipe
+from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 PUBLISHED = (
     StoredPart("fmllr", 40, 0, "none", filterbank=False),

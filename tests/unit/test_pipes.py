@@ -8,10 +8,10 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay.speech.corpus.build import prepare_kaldi
-from roundelay.speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
-from roundelay.speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.audio.pipes import Failed, Pipes, run_pipes
+from roundelay_speech.corpus.build import prepare_kaldi
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from roundelay.cli import main
 from roundelay.commands import plugins
-from roundelay.commands.plugins import OF_THE_LABORATORY, find_plugins
+from roundelay.commands.plugins import OF_SPEECH, OF_THE_LABORATORY, find_plugins
 
 MODULE = """
 def add(command):
@@ -75,7 +75,7 @@ def test_one_that_is_broken_is_named_and_harms_no_other(folder: Path, capsys: py
     ("entry", "named"),
     [
         ("salute = greeting:add", "the entry point 'salute' of the package greeting adds greet"),
-        ("train = greeting:add", "the package greeting has a command 'train', which Roundelay has itself"),
+        ("launch = greeting:add", "the package greeting has a command 'launch', which Roundelay has itself"),
     ],
 )
 def test_a_name_is_that_of_one_command(
@@ -108,9 +108,33 @@ def test_without_the_laboratory_its_commands_are_named(
     assert main(["help"]) == 0
 
 
-def test_the_laboratory_has_those() -> None:
-    ours = {found.name for found in find_plugins() if found.value.startswith("roundelay_lab.")}
-    assert ours == set(OF_THE_LABORATORY), "install it: pip install -e ./lab"
+@pytest.mark.parametrize("name", OF_SPEECH)
+def test_without_speech_its_commands_are_named(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda group: ())
+    assert main([name]) == 2
+    assert said(capsys).endswith(
+        f"`roundelay {name}` is a command of the package roundelay-speech, which is not installed: "
+        "pip install 'roundelay[speech]'."
+    )
+
+
+@pytest.mark.parametrize(
+    ("package", "commands"), [("roundelay_speech", OF_SPEECH), ("roundelay_lab", OF_THE_LABORATORY)]
+)
+def test_the_packages_have_those(package: str, commands: tuple[str, ...]) -> None:
+    ours = {found.name for found in find_plugins() if found.value.startswith(f"{package}.")}
+    assert ours == set(commands), "install them: pip install -e ./speech -e ./lab"
+
+
+def test_one_function_adds_several_commands(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = MODULE.replace("    sub.add", '    command("part", part, "say good-bye")\n    sub.add')
+    module += "\ndef part(options):\n    print('good-bye')\n"
+    install(folder, "greet = greeting:add\npart = greeting:add", module)
+    assert main(["part"]) == 0
+    assert main(["greet", "you"]) == 3
+    assert capsys.readouterr().out == "good-bye\ngood day, you\n"
 
 
 def test_the_list_of_commands_loads_no_torch() -> None:

@@ -9,9 +9,9 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import prepare_kaldi
-from roundelay.speech.corpus.options import Preparation, PrepareOptions
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay_speech.corpus.build import prepare_kaldi
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus, recorded, write_lines
 from support.damage import forget_checksums
 

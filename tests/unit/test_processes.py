@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.data.processes import start_workers
+from roundelay_speech.data.processes import start_workers
 from support.toy_work import begin, die, fail, refuse, work
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.adapt.projection import discriminant, projected, semi_tied, spliced
-from roundelay.speech.hmm.gmm import single_gaussians
+from roundelay_speech.adapt.projection import discriminant, projected, semi_tied, spliced
+from roundelay_speech.hmm.gmm import single_gaussians
 
 
 def test_edges_of_utterances_are_repeated() -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.named import prepare_named
-from roundelay.speech.corpus.readers import READERS
-from roundelay.speech.corpus.readers.base import Reader, Request
+from roundelay_speech.corpus.named import prepare_named
+from roundelay_speech.corpus.readers import READERS
+from roundelay_speech.corpus.readers.base import Reader, Request
 
 
 @pytest.mark.parametrize("reader", READERS.values(), ids=READERS)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import _parse
-from roundelay.grids.axes import check_axes, is_override, read_axes
-from roundelay.recipes.recipe import load_recipe
+from roundelay_speech.grids.axes import check_axes, is_override, read_axes
+from roundelay_speech.recipes.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "recipes"
 FOLDERS = {"an4", "mini_librispeech", "librispeech", "switchboard", "li2017", "ibm-blstm-small"}

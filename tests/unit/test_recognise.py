@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roundelay.commands.recognition import weighted
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import Recipe
-from roundelay.recognition import loglikelihoods
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.topology import Tying
+from roundelay_speech.commands.recognition import weighted
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.topology import Tying
+from roundelay_speech.recipes.recipe import Recipe
+from roundelay_speech.recognition import loglikelihoods
 from support.toy_speech import tying
 
 TIED = tying(3)

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import soundfile
 
-import roundelay
+import roundelay_speech
 from roundelay.cli import main
-from roundelay.commands.heard import listener
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import UTTERANCES_FILE
+from roundelay_speech.commands.heard import listener
 from support.corpora import kaldi_corpus
 from support.fake_runs import Fake, write_run
 
-DEMO = Path(roundelay.__file__).with_name("recipes") / "demo.yaml"
+DEMO = Path(roundelay_speech.__file__).with_name("recipes") / "demo.yaml"
 SPLITS = {"train": {"a-1": "YES", "b-1": "GO"}, "dev": {"c-1": "YES"}, "test": {"d-1": "GO NO", "e-1": "NO"}}
 
 

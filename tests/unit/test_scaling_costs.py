@@ -9,14 +9,14 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Exchanges, RunStarted, Segment, to_line
-from roundelay.grids.cells import Cell, RecipeConfiguration
-from roundelay.grids.grid import Contenders, Tuning
-from roundelay.grids.results import CellState, Outcome, tuned
-from roundelay.grids.scaling import OneClock, Way, measured_cluster
-from roundelay.grids.trials import RecipeTrials
-from roundelay.recipes.recipe import load_recipe
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import make_strategy
+from roundelay_speech.grids.cells import Cell, RecipeConfiguration
+from roundelay_speech.grids.grid import Contenders, Tuning
+from roundelay_speech.grids.results import CellState, Outcome, tuned
+from roundelay_speech.grids.scaling import OneClock, Way, measured_cluster
+from roundelay_speech.grids.trials import RecipeTrials
+from roundelay_speech.recipes.recipe import load_recipe
 
 STEPS = 100
 

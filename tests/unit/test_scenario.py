@@ -10,11 +10,11 @@ from roundelay.cli import main
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.records import Segment, Staleness, of_kind, read_events
-from roundelay.recipes.recipe import load_recipe
 from roundelay.reports import load_runs
 from roundelay.runtime.sim.cluster import Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.simulation.scenario import Scenario, simulate
+from roundelay_speech.recipes.recipe import load_recipe
 
 HERE = Path(__file__).parents[2] / "docs" / "clusters"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.score import (
+from roundelay_speech.scoring.score import (
     ErrorCounts,
     align_words,
     alignment_text,

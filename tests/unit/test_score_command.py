@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from roundelay.cli import main
-from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.formats.trn import write_trn
-from roundelay.speech.scoring.normalise import write_groups
+from roundelay_speech.scoring.alignment.groups import Group
+from roundelay_speech.scoring.formats.trn import write_trn
+from roundelay_speech.scoring.normalise import write_groups
 
 REFS = {"s1-u1": "UM HE'S HERE", "s1-u2": "ALL RIGHT", "s2-u1": "WELL THEN"}
 HYPS = {"s1-u1": "HE IS HERE", "s1-u2": "ALRIGHT", "s2-u1": "WELL DONE"}

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.formats.ctm import TimedWord, UtterancePosition, read_ctm, write_ctm
+from roundelay_speech.scoring.formats.ctm import TimedWord, UtterancePosition, read_ctm, write_ctm
 
 milliseconds = st.integers(0, 10**7).map(lambda n: n / 1000)
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1).filter(

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.formats.ctm import read_ctm
-from roundelay.speech.scoring.formats.glm import read_glm
-from roundelay.speech.scoring.formats.stm import read_stm
-from roundelay.speech.scoring.formats.trn import read_trn
-from roundelay.speech.scoring.normalise import Rules, case_of_times
+from roundelay_speech.scoring.formats.ctm import read_ctm
+from roundelay_speech.scoring.formats.glm import read_glm
+from roundelay_speech.scoring.formats.stm import read_stm
+from roundelay_speech.scoring.formats.trn import read_trn
+from roundelay_speech.scoring.normalise import Rules, case_of_times
 
 VALID = {
     "trn": "A B { C / D } (s-1)\n;; x\nE- (F) (s-2)\n",

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.alignment.counts import score
-from roundelay.speech.scoring.formats.glm import GlmRule, MappingRules, Purpose, read_glm
+from roundelay_speech.scoring.alignment.counts import score
+from roundelay_speech.scoring.formats.glm import GlmRule, MappingRules, Purpose, read_glm
 
 HEADER = "* name = \"test\"\n* format = 'NIST1'\n* copy_no_hit = 'T'\n* case_sensitive = 'F'\n"
 OWN = Path(__file__).parents[2] / "docs" / "example.glm"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, score
-from roundelay.speech.scoring.alignment.groups import (
+from roundelay_speech.scoring.alignment.counts import ErrorCounts, Score, score
+from roundelay_speech.scoring.alignment.groups import (
     Group,
     by_gender,
     by_map,
@@ -15,8 +15,8 @@ from roundelay.speech.scoring.alignment.groups import (
     group_of,
     sclite_table,
 )
-from roundelay.speech.scoring.normalise import read_groups, write_groups
-from roundelay.speech.scoring.output import OutputOptions, describe, frequent_errors
+from roundelay_speech.scoring.normalise import read_groups, write_groups
+from roundelay_speech.scoring.output import OutputOptions, describe, frequent_errors
 
 REFS = {"s1-u1": "A B C", "s1-u2": "D E", "s2-u1": "F G H I J"}
 HYPS = {"s1-u1": "A B C", "s1-u2": "D X E", "s2-u1": "F I K"}

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.alignment.align import FEWEST, SCLITE, Costs, align_networks, align_words
-from roundelay.speech.scoring.alignment.counts import ErrorCounts, count_errors, score
-from roundelay.speech.scoring.alignment.marks import (
+from roundelay_speech.scoring.alignment.align import FEWEST, SCLITE, Costs, align_networks, align_words
+from roundelay_speech.scoring.alignment.counts import ErrorCounts, count_errors, score
+from roundelay_speech.scoring.alignment.marks import (
     MarkError,
     WordNetwork,
     fragments_match,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.scoring.alignment.align import align_words
-from roundelay.speech.scoring.alignment.counts import ErrorCounts, Score, UtteranceScore, count_errors, score
-from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.resample import bootstrap, compare, error_segments, matched_pairs
+from roundelay_speech.scoring.alignment.align import align_words
+from roundelay_speech.scoring.alignment.counts import ErrorCounts, Score, UtteranceScore, count_errors, score
+from roundelay_speech.scoring.alignment.groups import Group
+from roundelay_speech.scoring.resample import bootstrap, compare, error_segments, matched_pairs
 
 LENGTH = 10
 

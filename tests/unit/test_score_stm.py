@@ -7,11 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.speech.scoring.alignment.counts import ErrorCounts
-from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.speech.scoring.formats.stm import StmSegment, cut_at_segments, read_stm, write_stm
-from roundelay.speech.scoring.normalise import Rules, case_of_times
+from roundelay_speech.scoring.alignment.counts import ErrorCounts
+from roundelay_speech.scoring.alignment.groups import Group
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.scoring.formats.stm import StmSegment, cut_at_segments, read_stm, write_stm
+from roundelay_speech.scoring.normalise import Rules, case_of_times
 
 names = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=";<{}()/,>"), min_size=1)
 labels = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"], exclude_characters=",<>"), min_size=1)

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from roundelay.reports.words import utterances_of
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.scoring import summary
-from roundelay.speech.scoring.alignment.counts import score
-from roundelay.speech.scoring.alignment.groups import Group
-from roundelay.speech.scoring.formats.ctm import TimedWord, write_ctm
-from roundelay.speech.scoring.normalise import Rules, case_of_times, cases_of_run
-from roundelay.speech.scoring.summary import place_of, summarise, summarise_subsets, word_errors, write_score
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.scoring import summary
+from roundelay_speech.scoring.alignment.counts import score
+from roundelay_speech.scoring.alignment.groups import Group
+from roundelay_speech.scoring.formats.ctm import TimedWord, write_ctm
+from roundelay_speech.scoring.normalise import Rules, case_of_times, cases_of_run
+from roundelay_speech.scoring.summary import place_of, summarise, summarise_subsets, word_errors, write_score
 
 RATE = 8000
 TEXTS = {"u1": "ONE TWO THREE", "u2": "FOUR FIVE", "u3": "SIX"}

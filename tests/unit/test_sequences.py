@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roundelay.core.epochs import EpochPlan
-from roundelay.speech.models.sequences import Pieces, SequenceExamples, lay_out, whole_utterance
+from roundelay_speech.models.sequences import Pieces, SequenceExamples, lay_out, whole_utterance
 from support.toy_models import toy
 
 WHOLE, CHUNKS = Pieces(None, 5, 5), Pieces(6, left=4, fill=True)

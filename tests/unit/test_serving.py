@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from roundelay.speech.scoring.formats.ctm import TimedWord
-from roundelay.transcription.serving import endpoint
-from roundelay.transcription.serving.endpoint import ABOUT_MODEL, ENDPOINT, MODELS
-from roundelay.transcription.serving.limits import Limits
-from roundelay.transcription.serving.replies import REPLIES
-from roundelay.transcription.transcript import ChannelTranscript, Segment
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.transcription.serving import endpoint
+from roundelay_speech.transcription.serving.endpoint import ABOUT_MODEL, ENDPOINT, MODELS
+from roundelay_speech.transcription.serving.limits import Limits
+from roundelay_speech.transcription.serving.replies import REPLIES
+from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 from support.asking import Server, message
 from support.recogniser import tones
 from support.served import served

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.transcription.serving import serve as module
-from roundelay.transcription.serving.endpoint import LIVE, Endpoint
-from roundelay.transcription.serving.recognisers import Recognisers
-from roundelay.transcription.serving.serve import ENDING_SIGNALS, listening, serve
+from roundelay_speech.transcription.serving import serve as module
+from roundelay_speech.transcription.serving.endpoint import LIVE, Endpoint
+from roundelay_speech.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.serve import ENDING_SIGNALS, listening, serve
 from support.held import RATE, alive, asked, begun, form
 from support.recogniser import tones
 from support.until import until
@@ -126,9 +126,9 @@ SERVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from roundelay.transcription.serving.endpoint import Endpoint
-from roundelay.transcription.serving.recognisers import Recognisers
-from roundelay.transcription.serving.serve import listening, serve
+from roundelay_speech.transcription.serving.endpoint import Endpoint
+from roundelay_speech.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.serve import listening, serve
 from support.held import held_worker
 say = lambda text: print(text, flush=True)
 if __name__ == "__main__":
@@ -175,7 +175,8 @@ def test_nothing_is_left_of_a_server_that_ends_at_once(tmp_path: Path, number: s
 
 def test_the_server_itself_loads_no_torch() -> None:
     """It begins and ends at once, and its memory is its processes'."""
-    loaded = "import sys, roundelay.api.serving, roundelay.transcription.serving.serve; print('torch' in sys.modules)"
+    modules = "roundelay_speech.api.serving, roundelay_speech.transcription.serving.serve"
+    loaded = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, check=True).stdout == b"False\n"
 
 

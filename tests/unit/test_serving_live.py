@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from roundelay.transcription.serving.endpoint import ENDPOINT, LIVE
-from roundelay.transcription.serving.limits import Limits
+from roundelay_speech.transcription.serving.endpoint import ENDPOINT, LIVE
+from roundelay_speech.transcription.serving.limits import Limits
 from support.asking import Server, message
 from support.recogniser import Samples, tones
 from support.served import served

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from roundelay.transcription.serving.endpoint import ENDPOINT, LIVE, MODELS
-from roundelay.transcription.serving.limits import USUAL_LIMITS
-from roundelay.transcription.serving.recognisers import Recognisers
+from roundelay_speech.transcription.serving.endpoint import ENDPOINT, LIVE, MODELS
+from roundelay_speech.transcription.serving.limits import USUAL_LIMITS
+from roundelay_speech.transcription.serving.recognisers import Recognisers
 from support.asking import Server, message
 from support.held import RATE, alive, asked, begun, form
 from support.recogniser import tones

@@ -11,17 +11,17 @@ from hypothesis import strategies as st
 from roundelay.core.checksums import verify
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay.speech.corpus.build import change_features, prepare_kaldi
-from roundelay.speech.corpus.options import Preparation, PrepareOptions
-from roundelay.speech.data.joined import UNIT, FilePiece, JoinedFiles
-from roundelay.speech.data.manifest import read_manifest
-from roundelay.speech.features.cutting import cut_into_shards, even_cuts
-from roundelay.speech.features.fbank import FbankConfig
-from roundelay.speech.features.parts import only_fbank
-from roundelay.speech.features.read_ahead import let_go, read_ahead
-from roundelay.speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
-from roundelay.speech.hmm.cepstra import all_cepstra
-from roundelay.speech.prepared import Corpus, load_corpus
+from roundelay_speech.corpus.build import change_features, prepare_kaldi
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.data.joined import UNIT, FilePiece, JoinedFiles
+from roundelay_speech.data.manifest import read_manifest
+from roundelay_speech.features.cutting import cut_into_shards, even_cuts
+from roundelay_speech.features.fbank import FbankConfig
+from roundelay_speech.features.parts import only_fbank
+from roundelay_speech.features.read_ahead import let_go, read_ahead
+from roundelay_speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
+from roundelay_speech.hmm.cepstra import all_cepstra
+from roundelay_speech.prepared import Corpus, load_corpus
 from support.corpora import kaldi_corpus
 
 SPLITS = {"dev": "dev", "train": "train", "test": "test"}

@@ -8,9 +8,9 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.audio import silero
-from roundelay.speech.audio.activity import Activity
-from roundelay.speech.audio.silero import Silero
+from roundelay_speech.audio import silero
+from roundelay_speech.audio.activity import Activity
+from roundelay_speech.audio.silero import Silero
 from support.recogniser import tones
 
 Samples = npt.NDArray[np.float32]

@@ -20,7 +20,7 @@ FREE = {
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("folder", ["src", "lab", "tests", "benchmarks", "examples", "docs"])
+@pytest.mark.parametrize("folder", ["src", "speech", "lab", "tests", "benchmarks", "examples", "docs"])
 def test_no_file_is_too_long(folder: str) -> None:
     lines = {path: path.read_text().count("\n") for path in (ROOT / folder).rglob("*.py")}
     assert lines

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pytest
 import soundfile
 
-from roundelay.speech.audio import sound
-from roundelay.speech.audio.reading import AudioError
-from roundelay.speech.audio.sound import open_sound
+from roundelay_speech.audio import sound
+from roundelay_speech.audio.reading import AudioError
+from roundelay_speech.audio.sound import open_sound
 from support.corpora import RATE, speechlike
 
 

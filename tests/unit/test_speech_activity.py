@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay.speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, Energies, cut, smoothed, speech_spans
+from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Activity, Cutting, Energies, cut, smoothed, speech_spans
 from support.corpora import speechlike
 
 RATE = 8000

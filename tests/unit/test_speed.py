@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.audio.speed import Resampler, at_speed, perturbed, resampled
-from roundelay.speech.data.manifest import Utterance
-from roundelay.speech.features.fbank import fbank
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.audio.speed import Resampler, at_speed, perturbed, resampled
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.features.fbank import fbank
 from support.corpora import RATE, speechlike
 from support.features import CONFIG, compute, some_utterances
 

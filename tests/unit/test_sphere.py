@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio.reading import AudioError, audio_length, read_audio
-from roundelay.speech.audio.sphere import read_header, readable
-from roundelay.speech.data.manifest import Utterance
+from roundelay_speech.audio.reading import AudioError, audio_length, read_audio
+from roundelay_speech.audio.sphere import read_header, readable
+from roundelay_speech.data.manifest import Utterance
 from support.named_corpora import sphere
 
 SAMPLES = 0.3 * stream(0, "sphere").uniform(-1, 1, (2, 800))

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import load_recipe
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.bmuf import Bmuf
 from roundelay.strategies.dpsgd import DPsgd
+from roundelay_speech.recipes.recipe import load_recipe
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.models import AcousticNetwork, ConformerConfig, make_network
-from roundelay.speech.models.conformer import LONGEST_DRAWN, Conformer
+from roundelay_speech.models import AcousticNetwork, ConformerConfig, make_network
+from roundelay_speech.models.conformer import LONGEST_DRAWN, Conformer
 from support.toy_corpus import FILTERS
 from support.toy_models import TINY, tiny
 from support.toy_units import examples_of

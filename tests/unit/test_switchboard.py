@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.corpus.options import PrepareOptions
-from roundelay.speech.corpus.readers.calls import find_files
-from roundelay.speech.corpus.readers.fisher import read_fisher
-from roundelay.speech.corpus.readers.hub5 import read_hub5
-from roundelay.speech.corpus.readers.switchboard import KINDS, prepare_switchboard, read_switchboard
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.prepared import load_corpus
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.readers.calls import find_files
+from roundelay_speech.corpus.readers.fisher import read_fisher
+from roundelay_speech.corpus.readers.hub5 import read_hub5
+from roundelay_speech.corpus.readers.switchboard import KINDS, prepare_switchboard, read_switchboard
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.prepared import load_corpus
 from support.named_corpora import call, switchboard
 
 

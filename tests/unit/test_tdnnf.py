@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.models import TdnnfConfig, make_network
-from roundelay.speech.models.tdnnf import semi_orthogonal
+from roundelay_speech.models import TdnnfConfig, make_network
+from roundelay_speech.models.tdnnf import semi_orthogonal
 
 
 def test_its_size_is_that_on_paper() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.formats.textgrid import Interval, TextGrid, Tier, read_textgrid, without_gaps, write_textgrid
+from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, read_textgrid, without_gaps, write_textgrid
 from support.damage import refused_or_read
 
 LONG = """File type = "ooTextFile"

@@ -12,24 +12,24 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
-from roundelay.speech.decode.graphs.graph import GraphConfig
-from roundelay.speech.decode.graphs.hmm import build_graph
-from roundelay.speech.decode.lm.estimate import estimate
-from roundelay.speech.decode.lm.ngram import BEGIN
-from roundelay.speech.decode.lm.ngram import END as SENTENCE_END
-from roundelay.speech.decode.search import Float32, decode
-from roundelay.speech.hmm.align import UNLIMITED, align, utterance_graph
-from roundelay.speech.hmm.alignment import Alignment
-from roundelay.speech.hmm.flat_start import AlignConfig, train_alignments
-from roundelay.speech.hmm.realign import (
+from roundelay_speech.decode.graphs.graph import GraphConfig
+from roundelay_speech.decode.graphs.hmm import build_graph
+from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.lm.ngram import BEGIN
+from roundelay_speech.decode.lm.ngram import END as SENTENCE_END
+from roundelay_speech.decode.search import Float32, decode
+from roundelay_speech.hmm.align import UNLIMITED, align, utterance_graph
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.hmm.realign import (
     ModelScores,
     RealignConfig,
     realign,
 )
-from roundelay.speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
-from roundelay.speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
-from roundelay.speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
-from roundelay.speech.search.beam import search
+from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
+from roundelay_speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
+from roundelay_speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
+from roundelay_speech.search.beam import search
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.training_index import FOLDER, META, TrainingIndex
+from roundelay_speech.training_index import FOLDER, META, TrainingIndex
 from support.version_0_1 import FOLDER as VERSION_0_1
 
 

@@ -11,12 +11,12 @@ import soundfile
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.audio.activity import Cutting
-from roundelay.transcription.inputs import Recording, recordings
-from roundelay.transcription.live import Latencies
-from roundelay.transcription.stretches import Stretches
-from roundelay.transcription.transcribing import Finished, Options, Transcriber, total_seconds
-from roundelay.transcription.transcript import UNSURE
+from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.transcription.inputs import Recording, recordings
+from roundelay_speech.transcription.live import Latencies
+from roundelay_speech.transcription.stretches import Stretches
+from roundelay_speech.transcription.transcribing import Finished, Options, Transcriber, total_seconds
+from roundelay_speech.transcription.transcript import UNSURE
 from support.recogniser import SECONDS, TONES, Heard, ToneRecogniser, heard, places, tones
 
 RATE = 8000

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.speech.hmm.formats.textgrid import read_textgrid
-from roundelay.speech.scoring.formats.ctm import TimedWord, read_ctm
-from roundelay.speech.scoring.formats.trn import read_trn
-from roundelay.transcription.formats import FORMATS
-from roundelay.transcription.transcript import ChannelTranscript, Segment, placed
+from roundelay_speech.hmm.formats.textgrid import read_textgrid
+from roundelay_speech.scoring.formats.ctm import TimedWord, read_ctm
+from roundelay_speech.scoring.formats.trn import read_trn
+from roundelay_speech.transcription.formats import FORMATS
+from roundelay_speech.transcription.transcript import ChannelTranscript, Segment, placed
 
 WORDS = [
     ("GO", 0.5, 0.25, 0.75),

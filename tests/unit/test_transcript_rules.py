@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roundelay.speech.corpus.readers.transcript_rules import RULES, Rule, lexicon_of, table, words_of
-from roundelay.speech.lexicon.lexicon import Lexicon
+from roundelay_speech.corpus.readers.transcript_rules import RULES, Rule, lexicon_of, table, words_of
+from roundelay_speech.lexicon.lexicon import Lexicon
 
 DICTIONARY = Lexicon(
     {

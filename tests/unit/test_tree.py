@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.hmm.topology import SILENCE, STATES, monophones
-from roundelay.speech.hmm.tree import (
+from roundelay_speech.hmm.topology import SILENCE, STATES, monophones
+from roundelay_speech.hmm.tree import (
     DecisionTree,
     Leaf,
     Split,

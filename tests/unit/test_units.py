@@ -8,10 +8,10 @@ import pytest
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay.speech.lexicon.lexicon import Lexicon
-from roundelay.speech.units import Bpe, Characters, Phones
-from roundelay.speech.units.base import BLANK, WORD_START, UnitSet
-from roundelay.speech.units.bpe import learned
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.units import Bpe, Characters, Phones
+from roundelay_speech.units.base import BLANK, WORD_START, UnitSet
+from roundelay_speech.units.bpe import learned
 from support.toy_speech import LEXICON, sentences
 
 TEXT = [" ".join(words) for words in sentences(stream(0, "units"), 40)]

@@ -11,10 +11,10 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
-from roundelay.speech.models.frames import log_likelihoods
-from roundelay.speech.models.network import stacked
-from roundelay.speech.unit_labels import label_splits, rows_needed, units_of
-from roundelay.speech.units import Characters, Phones
+from roundelay_speech.models.frames import log_likelihoods
+from roundelay_speech.models.network import stacked
+from roundelay_speech.unit_labels import label_splits, rows_needed, units_of
+from roundelay_speech.units import Characters, Phones
 from support.clusters import EVERY, cluster
 from support.toy_corpus import toy_corpus
 from support.toy_models import tiny, toy

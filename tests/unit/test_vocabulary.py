@@ -10,16 +10,16 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.streams import stream
-from roundelay.recipes.recipe import Decoding
-from roundelay.recognition.graph import language_options
-from roundelay.speech.decode.graphs import making
-from roundelay.speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_graph
-from roundelay.speech.decode.graphs.hmm import TiedStates
-from roundelay.speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
-from roundelay.speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay.speech.decode.lm.estimate import Estimator, estimate
-from roundelay.speech.decode.lm.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences
-from roundelay.speech.lexicon.lexicon import Lexicon, read_lexicon
+from roundelay_speech.decode.graphs import making
+from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_graph
+from roundelay_speech.decode.graphs.hmm import TiedStates
+from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
+from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
+from roundelay_speech.decode.lm.estimate import Estimator, estimate
+from roundelay_speech.decode.lm.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences
+from roundelay_speech.lexicon.lexicon import Lexicon, read_lexicon
+from roundelay_speech.recipes.recipe import Decoding
+from roundelay_speech.recognition.graph import language_options
 from support.toy_speech import LEXICON, sentences, tying
 
 TEXT = [["GO", "MARS", "GO"], ["TO", "GO"], ["TONE", "XYZ", "TO"]]

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from roundelay.core.errors import UserError
-from roundelay.speech.audio.reading import read_audio
-from roundelay.speech.audio.speed import perturbed
-from roundelay.speech.data.manifest import Utterance, read_manifest, write_manifest
-from roundelay.speech.features.fbank import fbank
-from roundelay.speech.features.warps import Warps, group_of, warped
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.audio.speed import perturbed
+from roundelay_speech.data.manifest import Utterance, read_manifest, write_manifest
+from roundelay_speech.features.fbank import fbank
+from roundelay_speech.features.warps import Warps, group_of, warped
 from support.corpora import RATE
 from support.features import CONFIG, compute, some_utterances
 

@@ -255,7 +255,7 @@ def best_of(ranked: Sequence[Ranked]) -> Ranked:
     fastest = known[0]
     forms = [one for one in known if one.candidate.strategy == fastest.candidate.strategy]
     equal = [one for one in forms if one.seconds <= EQUALLY_FAST * fastest.seconds]
-    return min(equal, key=lambda one: (one.candidate.wire != "fp32", one.candidate.fragments))
+    return min(equal, key=lambda one: not one.candidate.codec.exact)
 
 
 def beside_alone(ranked: Sequence[Ranked], learners: int) -> BesideAlone | None:

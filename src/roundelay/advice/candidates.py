@@ -4,6 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.codec import FP32, Codec
+from roundelay.runtime.hosts.options import AUTO
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import make_strategy
 from roundelay.strategies.base import Strategy
@@ -38,8 +41,6 @@ EVERYWHERE = (
 """Considered for every cluster of two learners or more, those of one host where there is one machine."""
 WITH_A_QUORUM = ("bsp,period=20,quorum=0.75", "bmuf,period=20,quorum=0.75", "diloco,period=50,quorum=0.75")
 """Considered where some learners may be slower than others, and a quarter of them is one at least."""
-FRAGMENTS = (1, 8, 16)
-"""Considered where exchanges between nodes are as the run says."""
 
 
 @final
@@ -53,7 +54,7 @@ class Candidate:
     """
 
     strategy: str
-    wire: str = "fp32"
+    wire: str = AUTO
     fragments: int = 1
 
     @property
@@ -62,10 +63,17 @@ class Candidate:
         return make_strategy(self.strategy)
 
     @property
+    def codec(self) -> Codec:
+        """The codec of rows and gradients between hosts, as it is before a link has shown what it bears."""
+        if self.wire == AUTO:
+            return CODECS["bf16"] if self.made.traits.paced_by_links else FP32
+        return CODECS[self.wire]
+
+    @property
     def flags(self) -> str:
         """Options of `roundelay train` that say the same."""
         more = f" --fragments {self.fragments}" if self.fragments > 1 else ""
-        return f"--strategy {self.strategy}{more}" + (f" --wire {self.wire}" if self.wire != "fp32" else "")
+        return f"--strategy {self.strategy}{more}" + (f" --wire {self.wire}" if self.wire != AUTO else "")
 
 
 def candidates(cluster: VirtualCluster) -> list[Candidate]:
@@ -89,11 +97,6 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
             continue
         if text == "ssgd":
             yield Candidate(text, "bf16")
-        if strategy.traits.paced_by_links:
-            for fragments in FRAGMENTS:
-                for wire in ("fp32", "bf16"):
-                    if (fragments, wire) != (1, "fp32"):
-                        yield Candidate(text, wire, fragments)
 
 
 def _unequal(cluster: VirtualCluster) -> bool:

@@ -7,11 +7,10 @@ from pathlib import Path
 from roundelay.advice.advise import Advice, AdviceTask, advise
 from roundelay.advice.from_run import read_facts
 from roundelay.advice.machines import Machines, bytes_per_second, link_of, probed_layers
-from roundelay.advice.probe import probed_recipe
 from roundelay.advice.wanted import Wanted
 from roundelay.core.cores import cores
 from roundelay.core.errors import UserError
-from roundelay.recipes.recipe import load_recipe
+from roundelay.core.extras import load
 from roundelay.runtime.doctor.consult import consult
 from roundelay.runtime.sim.cluster import VirtualCluster, VirtualLink, VirtualLinks, load_cluster
 
@@ -69,7 +68,8 @@ def _of_probe(wanted: Wanted, probe: str, say: Say) -> Advice:
     except ValueError:
         learners = machines.learners * machines.count
         overrides = [f"training.learners={learners}", "training.strategy=ssgd", "training.options={}"]
-        cluster, task = probed_recipe(load_recipe(probe, overrides), machines)
+        of_recipes = load("roundelay_speech.advice.probe", "speech", "advise --probe RECIPE")
+        cluster, task = of_recipes.probed(probe, overrides, machines)
         return advise(cluster, task_of(wanted, task))
     task = task_of(wanted, AdviceTask(parameters))
     return advise(probed_layers(parameters, task.frames, machines), task)

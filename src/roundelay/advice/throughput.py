@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 from roundelay.advice.candidates import Candidate
-from roundelay.algorithms.codecs import CODECS
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -88,7 +87,7 @@ def speed(
     if strategy.name == "sgd":
         return Speed(_alone(cluster, work))
     strategy.check(cluster.learners)
-    sent = CODECS[candidate.wire].bytes_of(round(work.parameters)) / candidate.fragments
+    sent = candidate.codec.bytes_of(round(work.parameters)) / candidate.fragments
     busy = cluster
     if ours:
         share = HostOptions().exchange_share if share is None else share

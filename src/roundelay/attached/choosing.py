@@ -138,7 +138,7 @@ def _choose(
     first, why = choice(ranked, world.learners, cluster.name, f" ({source})")
     text: dict[str, Any] = {"strategy": first.candidate.strategy}
     if len(cluster.machines()) > 1:
-        text |= {"wire": first.candidate.wire, "fragments": first.candidate.fragments}
+        text["wire"] = first.candidate.wire
     return text, why
 
 

@@ -8,6 +8,8 @@ import argparse
 import math
 import re
 
+from roundelay.core.errors import UserError
+
 
 def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
     """Add `overrides`: values that take the place of a recipe's, behind it or behind --set."""
@@ -78,6 +80,18 @@ def slowdown(text: str) -> float:
     if not 1 < value < math.inf:
         raise _refused(text, "a factor above 1, for example 3")
     return value
+
+
+def parse_learners(text: str, option: str = "--learners") -> list[int]:
+    """`1,4` is one and four.
+
+    Raises:
+        UserError: anything but whole numbers with commas.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise UserError(f"{option} {text!r}: write numbers with commas, for example 1,4.") from None
 
 
 _STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]+)s?)")

@@ -5,24 +5,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 DEFAULT_LEARNERS = 4
-OF_SPEECH = frozenset(
-    {
-        "adapt",
-        "align",
-        "decode",
-        "evaluate",
-        "features",
-        "import-alignment",
-        "inspect",
-        "pack",
-        "prepare",
-        "realign",
-        "score",
-        "serve",
-        "transcribe",
-    }
-)
-"""Commands that need the extra `speech`, whatever their options are."""
 
 
 class Command(Protocol):

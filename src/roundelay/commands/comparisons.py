@@ -1,17 +1,15 @@
-"""Strategies and runs side by side: simulate, compare, report."""
+"""Strategies and runs side by side: simulate, report."""
 
 import argparse
-from functools import partial
 from pathlib import Path
 
-from roundelay.commands.arguments import count, counts, non_negative, positive, share, straggler, whole
+from roundelay.commands.arguments import count, counts, non_negative, parse_learners, positive, share, straggler, whole
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.core.errors import UserError
-from roundelay.core.extras import need
+from roundelay.core.extras import load
 from roundelay.core.folders import check_there
 from roundelay.core.records import UTTERANCES_FILE
-from roundelay.stopping import status
-from roundelay.terminal import Bar, complain, console, print_table
+from roundelay.terminal import complain, console, print_table
 
 COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 """Strategies that `simulate` compares unless told otherwise."""
@@ -20,7 +18,6 @@ COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 def add(command: Command) -> None:
     """Their options."""
     _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
-    _add_compare(command("compare", _compare, "train a grid of strategies, or go on with it, and print their table"))
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
     sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
@@ -30,11 +27,11 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--corpus", type=Path, help="with --audio: the prepared corpus, where it is not at the place the runs name"
     )
-    _add_target(sub)
+    add_target(sub)
 
 
 def _simulate(options: argparse.Namespace) -> None:
-    from roundelay.recipes.known import check_strategy
+    from roundelay.options.known import check_strategy
 
     for text in options.strategy:
         check_strategy(text)  # names a slip before torch is loaded
@@ -88,7 +85,6 @@ def _simulate(options: argparse.Namespace) -> None:
 
 
 def _stability(options: argparse.Namespace) -> None:
-    from roundelay.grids.grid import parse_learners
     from roundelay.stability import ORDERS, stability, table
 
     names = ORDERS if options.strategy is COMPARED else options.strategy
@@ -98,40 +94,8 @@ def _stability(options: argparse.Namespace) -> None:
     print_table(*table(edges))
 
 
-def _compare(options: argparse.Namespace) -> int:
-    from roundelay.grids.axes import check_axes, is_override, read_axes
-
-    strategies = [text for text in options.strategies if not is_override(text)]
-    overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
-    overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
-    from roundelay.api.comparing import TABLE_WIDTH, Judging, run_plan
-    from roundelay.grids.grid import Contenders, parse_learners, plan
-
-    contenders = Contenders(
-        strategies, parse_learners(options.learners), options.seeds, options.straggler, tune=options.tune
-    )
-    grid = plan(options.recipe, overrides, contenders, options.exp)
-    compared, interrupt = run_plan(
-        grid,
-        Judging(not options.no_decode, options.target_loss),
-        Bar(quiet=True),
-        partial(console.print, markup=False),
-        console.width if console.is_terminal else TABLE_WIDTH,
-    )
-    console.print(f"\n{compared.table}\n\n{compared.files}", markup=False)
-    for failure in compared.failed:
-        complain(failure)
-    if interrupt.asked:
-        complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
-        return status(interrupt.why)
-    return 1 if compared.failed else 0
-
-
 def _report(options: argparse.Namespace) -> None:
-    if options.audio:
-        need("speech", "report --audio")
-    from roundelay.commands.heard import listener
+    heard = load("roundelay_speech.commands.heard", "speech", "report --audio") if options.audio else None
     from roundelay.reports import load_runs, text_table, write_report
     from roundelay.reports.comparison import compare_runs
     from roundelay.reports.headline import sooner
@@ -142,7 +106,7 @@ def _report(options: argparse.Namespace) -> None:
         console.print(f"\n{said}", markup=False)
     if options.corpus is not None and not options.audio:
         raise UserError("--corpus says where audio is; it needs --audio.")
-    listen = listener(options.exp, options.corpus) if options.audio else None
+    listen = heard.listener(options.exp, options.corpus) if heard else None
     page = write_report(options.exp, options.out, options.target_loss, listen=listen)
     for run in options.exp if options.audio else ():
         if not any(run.glob(f"decode/*/{UTTERANCES_FILE}")):
@@ -225,56 +189,8 @@ def _add_costs(sub: argparse.ArgumentParser) -> None:
         sub.add_argument(f"--{name}", type=non_negative, default=value, help=f"{texts[name]} (default: {value})")
 
 
-def _add_compare(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        help="section.key=value, for every training; with several values, as training.minibatch=256,1024 or "
-        "strategy.period=5,20, each of them is trained",
-    )
-    sub.add_argument(
-        "--strategies",
-        nargs="+",
-        required=True,
-        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help="strategies beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
-    )
-    sub.add_argument(
-        "--learners",
-        type=counts,
-        default=f"1,{DEFAULT_LEARNERS}",
-        metavar="L,L,...",
-        help=f"numbers of learners; 1 is the baseline, sgd, and always there (default: 1,{DEFAULT_LEARNERS})",
-    )
-    sub.add_argument("--seeds", type=count, default=3, help="how many seeds, counted up from the recipe's (default: 3)")
-    sub.add_argument(
-        "--tune",
-        action="append",
-        default=[],
-        metavar="KEY=V,V,...",
-        help="choose a value for every strategy, on dev under one seed, and judge it under others; may be repeated",
-    )
-    sub.add_argument(
-        "--straggler",
-        type=straggler,
-        action="append",
-        default=[],
-        metavar="RANK:3x|RANK:+0.4",
-        help="train everything a second time with this learner slow; may be repeated",
-    )
-    sub.add_argument(
-        "--runtime",
-        choices=["procs", "sim"],
-        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
-    )
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/compare)")
-    sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
-    _add_target(sub)
-
-
-def _add_target(sub: argparse.ArgumentParser) -> None:
+def add_target(sub: argparse.ArgumentParser) -> None:
+    """Add the loss that times are compared to."""
     sub.add_argument(
         "--target-loss",
         type=positive,

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
+from roundelay.core.extras import load
 from roundelay.core.files import json_text
 from roundelay.terminal import console, print_table, write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roundelay.recipes.known import Option
+    from roundelay.options.known import Option
 
 
 WHAT = {
@@ -39,20 +40,7 @@ def add(command: Command) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    from roundelay.recipes.known import (
-        about_recipe,
-        about_strategy,
-        check_mapping,
-        choices,
-        codecs,
-        corpora,
-        known_recipes,
-        read_recipe,
-        recipe_options,
-        strategies,
-        strategy_options,
-        topologies,
-    )
+    from roundelay.options.known import about_strategy, codecs, strategies, strategy_options, topologies
 
     if options.recipe is not None and options.what not in ("options", "keys"):
         raise UserError(
@@ -61,10 +49,6 @@ def _list(options: argparse.Namespace) -> None:
     show = _Listing(options.json)
     if options.what is None:
         show.table(["roundelay list ...", "what"], list(WHAT.items()))
-    elif options.what == "recipes":
-        show.table(["recipe", "about"], [(name, about_recipe(name)) for name in known_recipes()])
-    elif options.what == "corpora":
-        show.table(["corpus", "about"], list(corpora().items()))
     elif options.what == "codecs":
         forms = [(name, *facts) for name, facts in codecs().items()]
         show.table(["codec", "about", "bits", "largest error of an element"], forms)
@@ -73,13 +57,23 @@ def _list(options: argparse.Namespace) -> None:
         show.table(["topology", "who talks to whom", "strategies"], rows)
     elif options.what == "strategies":
         show.names({name: (about_strategy(name), strategy_options(name)) for name in strategies()})
-    elif options.what in ("models", "objectives", "graphs", "units"):
-        show.names(choices(options.what))
     else:
-        mapping = read_recipe(options.recipe) if options.recipe else {}
-        if options.recipe:
-            check_mapping(mapping)
-        show.options(recipe_options(mapping))
+        _list_of_speech(options.what, options.recipe, show)
+
+
+def _list_of_speech(what: str, recipe: str | None, show: "_Listing") -> None:
+    known = load("roundelay_speech.recipes.known", "speech", f"list {what}")
+    if what == "recipes":
+        show.table(["recipe", "about"], [(name, known.about_recipe(name)) for name in known.known_recipes()])
+    elif what == "corpora":
+        show.table(["corpus", "about"], list(known.corpora().items()))
+    elif what in ("models", "objectives", "graphs", "units"):
+        show.names(known.choices(what))
+    else:
+        mapping = known.read_recipe(recipe) if recipe else {}
+        if recipe:
+            known.check_mapping(mapping)
+        show.options(known.recipe_options(mapping))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Commands of other packages: entry points of the group `roundelay.commands`.
 
 An entry point bears the name of its command and names a function `add(command: Command)` that adds it, as those of this
-folder do. It is loaded when its command is asked for, so that a package that is broken harms no other command.
+folder do; one function may be that of several commands. It is loaded when one of them is asked for, so that a package
+that is broken harms no other command.
 """
 
 import argparse
@@ -14,6 +15,30 @@ from roundelay.core.errors import UserError
 GROUP = "roundelay.commands"
 OF_THE_LABORATORY = ("calibrate", "claims", "published", "storm")
 """Commands that come with the package `roundelay-lab`, folder `lab` of the repository."""
+OF_SPEECH = (
+    "adapt",
+    "align",
+    "compare",
+    "decode",
+    "demo",
+    "evaluate",
+    "export",
+    "export-alignment",
+    "features",
+    "finetune",
+    "import-alignment",
+    "inspect",
+    "pack",
+    "prepare",
+    "realign",
+    "replay",
+    "scaling",
+    "score",
+    "serve",
+    "train",
+    "transcribe",
+)
+"""Commands that come with the package `roundelay-speech`, folder `speech` of the repository."""
 
 
 def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
@@ -37,12 +62,19 @@ def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
     return [found[name] for name in sorted(found)]
 
 
-def add_plugin(found: EntryPoint, command: Command) -> None:
-    """Add the command of an entry point to the command line.
+def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
+    """Add the commands of entry points to the command line; a function of several is called once.
 
     Raises:
-        UserError: it cannot be loaded, or has another name than its entry point; names the package.
+        UserError: it cannot be loaded, or does not add the commands of its entry points; names the package.
     """
+    for value in dict.fromkeys(one.value for one in found):
+        _add([one for one in found if one.value == value], command)
+
+
+def _add(of_one: Sequence[EntryPoint], command: Command) -> None:
+    """Add the commands of entry points that name one function."""
+    found = of_one[0]
     try:
         add = found.load()
     except (ImportError, AttributeError) as error:
@@ -56,7 +88,7 @@ def add_plugin(found: EntryPoint, command: Command) -> None:
         return command(name, run, text, examples)
 
     add(noting)
-    if added != [found.name]:
+    if set(added) != {one.name for one in of_one}:
         raise UserError(
             f"the entry point {found.name!r} of the package {_package(found)} adds {', '.join(added) or 'no command'}: "
             "the command must have the name of its entry point."

@@ -127,10 +127,11 @@ class Exchange(Reach):
     `since`, a version of the peer's row, the rule is also told how many mutations that row has seen after it. With a
     `fragment` it meets that part of both rows alone, and of all vectors that come along.
 
-    With `decay` the rows are weighed by their masses, m_i of mine and m_j of the peer's: the rule is told my share of
-    the two, m_i / (m_i + m_j), or 1/2 where both are 0, and each mass is multiplied by its factor of `decay` (mine, the
-    peer's). A row's mass grows by 1 with every step of its learner, so it is a count of steps that forgets. A learner
-    that begins in the place of another has mass 0. For strategies that say they are `weighed`; the centre has no mass.
+    With `decay` the rows are weighed by the square roots of their masses, m_i of mine and m_j of the peer's: the rule
+    is told my share of the two, sqrt(m_i) / (sqrt(m_i) + sqrt(m_j)), or 1/2 where both are 0, and each mass is
+    multiplied by its factor of `decay` (mine, the peer's). A row's mass grows by 1 with every step of its learner, so
+    it is a count of steps that forgets. A learner that begins in the place of another has mass 0. For strategies that
+    say they are `weighed`; the centre has no mass.
 
     With a `codec` that is not exact, both ends apply the rule to both rows as they arrive, m^ and t^, and each row
     changes by what the rule changes of it: m <- m + rule_m(m^, t^) - m^. A rule that keeps the sum of the two still

@@ -1,7 +1,8 @@
 """Packages that come with an extra of this one (`pip install 'roundelay[speech]'`), and that an installation may lack.
 
-Training somebody's module needs none of them. So nothing imports one when it is imported itself: modules of speech take
-theirs from `speech/bindings.py`, and commands and functions say what they need before they begin (`need`).
+Training somebody's module needs none of them. So nothing imports one when it is imported itself: commands and functions
+name what they need before they begin (`need`), or load it by name (`load`). `roundelay_speech`, the package of all
+that is for audio, is one of them.
 """
 
 import importlib.util
@@ -10,15 +11,15 @@ from typing import Any, final
 
 from roundelay.core.errors import UserError
 
-_SPEECH = ("kaldi_decoder", "kaldialign", "kaldifst", "soundfile")
+_SPEECH = "roundelay_speech"
 MODULES = {
-    "demo": (*_SPEECH, "espeakng_loader"),
+    "demo": (_SPEECH, "espeakng_loader"),
     "detector": ("onnxruntime", "silero_vad"),
     "export": ("onnx", "onnxruntime", "onnxscript"),
     "hosts": ("cryptography",),
-    "lhotse": (*_SPEECH, "lhotse"),
+    "lhotse": (_SPEECH, "lhotse"),
     "serve": ("python_multipart", "starlette", "uvicorn", "websockets"),
-    "speech": _SPEECH,
+    "speech": (_SPEECH,),
     "tensorboard": ("tensorboard",),
 }
 """Modules of extras that are looked for before anything begins."""
@@ -55,9 +56,9 @@ def load(module: str, extra: str, who: str) -> Any:
     """
     try:
         return import_module(module)
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         package, _, _ = module.partition(".")
-        if error.name not in (module, package):
+        if importlib.util.find_spec(package) is not None:
             raise
         raise _missing([package], extra, who) from None
 

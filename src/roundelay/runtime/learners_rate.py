@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged, speeds
+from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged, shares_of, speeds
 from roundelay.algorithms.gain import EARLIER, NOISE_SCALARS, GradientNoise, gain
 from roundelay.core.rates import LearnersRate
 from roundelay.strategies.base import Strategy
@@ -138,7 +138,7 @@ def work_of(
     """
     factors, most = factors if factors.any() else steps, float(steps.max(initial=0))
     if strategy.weighed:  # masses are as steps
-        return float((factors * steps).sum()) / max(1, int(steps.sum())), most
+        return float(np.dot(shares_of(steps.tolist()), factors)), most
     return float(factors.sum()) * strategy.moves(learners, minibatches_a_round), most
 
 

@@ -3,8 +3,8 @@
 A message is a subclass of `Message`, and its fields are its JSON object. An annotation says what a field may be, and
 what is read is checked here, before anything is done with it: half of a message must not be counted when its host is
 lost. Fields are whole numbers, numbers, truths, texts, bytes, codecs with their options, one of some words (`Literal`,
-`Enum`), tuples, dictionaries by text, other dataclasses, any of these or None, and anything (`Any`), for the receiver
-to check.
+`Enum`), tuples, dictionaries by text, other dataclasses, any of these or None or one of some words (`int |
+Literal["auto"]`), and anything (`Any`), for the receiver to check.
 
 Numbers are from 0 on and below BOUND, unless an annotation gives another `Range`; texts are as people may see them.
 """
@@ -246,9 +246,11 @@ def _dictionary(arguments: tuple[Any, ...]) -> Read:
     return dictionary
 
 
-def _or_none(arguments: tuple[Any, ...]) -> Read:
-    inner = _reader(arguments[0])
-    return lambda value, most: None if value is None else inner(value, most)
+def _or_instead(arguments: tuple[Any, ...]) -> Read:
+    inner, instead = _reader(arguments[0]), set[object]()
+    for argument in arguments[1:]:
+        instead.update(get_args(argument) if get_origin(argument) is Literal else (None,))
+    return lambda value, most: value if isinstance(value, str | None) and value in instead else inner(value, most)
 
 
 def _one_of(kind: type[Enum]) -> Read:
@@ -297,8 +299,8 @@ _MADE: dict[Any, Callable[[tuple[Any, ...]], Read]] = {
     Literal: _word,
     dict: _dictionary,
     tuple: _tuple,
-    Union: _or_none,
-    types.UnionType: _or_none,
+    Union: _or_instead,
+    types.UnionType: _or_instead,
 }
 
 

@@ -20,24 +20,25 @@ Neighbour of the k-th exchange:
 With `weights` "progress", the default under rates `gain` and `fastest`, rows are weighed by what their learners do.
 Row l has a mass m_l, which grows by 1 with every update; the exchange of l with j is
 
-    x_l, x_j <- p x_l + (1 - p) x_j,   p = m_l / (m_l + m_j)       (1/2 where both are 0)
-    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j      M = 256 (`REMEMBERED`)
+    x_l, x_j <- p x_l + (1 - p) x_j,   p = w_l / (w_l + w_j),  w = sqrt(m)         (1/2 where both are 0)
+    m_l <- (1 - 1 / (M (L - 1))) m_l,  m_j <- (1 - 1 / M) m_j                      M = 256 (`REMEMBERED`)
 
-It leaves m_l x_l + m_j x_j, with the masses it begins with, as it was, and the model is the mean of rows by their
-masses. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
+It leaves w_l x_l + w_j x_j, with the weights it begins with, as it was, and the model is the mean of rows by their
+weights. A mass is a count of recent steps, which starts at 0. With one exchange a step, peers drawn evenly and speeds
 s_l a learner begins s_l exchanges in a second and is met in sum_{j != l} s_j / (L - 1), so its mass fades by
-sum_j s_j / (M (L - 1)) a second, whoever it is: masses become proportional to speeds, p_l = s_l / sum_j s_j, and the
-model advances by sum_l p_l s_l steps a second instead of the mean speed: never less, and with one slow learner of two
-(speeds 1 and 1/k) by (1 + 1/k^2) / (1 + 1/k) instead of (1 + 1/k) / 2. A learner that has just come has no mass: its
-first exchange is a copy of the other's row.
+sum_j s_j / (M (L - 1)) a second, whoever it is: masses become proportional to speeds, shares p_l to their square roots,
+and the model advances by sum_l p_l s_l steps a second instead of the mean speed, which is never more. A learner that
+has just come has no mass: its first exchange is a copy of the other's row.
 
 Under rate `fastest` (runtime/learners_rate.py) every learner's learning rate is multiplied by
 
-    f = max_l s_l / sum_l p_l s_l = max(s) sum(s) / sum(s^2)
+    f = max_l s_l / sum_l p_l s_l = max(s) sum(s^1/2) / sum(s^3/2)
 
 so that the model advances as the fastest learner's row alone would. The variance that gradients add to it in a second,
-f^2 sum_l p_l^2 s_l = max(s)^2 sum(s^3) / sum(s^2)^2 of one gradient's, is at most max(s), that of the fastest alone:
-sum(s^2)^2 >= max(s)^2 sum(s^2) >= max(s) sum(s^3). So a slow learner never harms in this model, and takes noise away. A
+f^2 sum_l p_l^2 s_l = max(s)^2 sum(s^2) / sum(s^3/2)^2 of one gradient's, is at most max(s), that of the fastest alone:
+in sum(s^3/2)^2 every product of max(s)^3/2 and another s^3/2 is at least max(s) s^2. So a slow learner never harms in
+this model, and takes noise away. (Shares in proportion to s leave more of it, 1/1.19 in place of 1/1.28 for speeds 1
+and 1/3, and equal ones 1/1.33; but a row that weighs much and moves little holds others back between exchanges.) A
 learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent. Rate
 `gain` goes further by the noise of gradients: f times the gain of as many learners as have a mean with that variance.
 

@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
-from roundelay.grids.grid import Contenders, Grid, plan
-from roundelay.grids.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
-from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
-from roundelay.recipes.recipe import load_recipe
-from roundelay.speech.corpus.named import prepare_named
-from roundelay.speech.corpus.options import PrepareOptions
-from roundelay.speech.corpus.readers import READERS
-from roundelay.speech.corpus.readers.base import Request
-from roundelay.speech.hmm.flat_start import train_alignments
-from roundelay.speech.prepared import CORPUS, load_corpus
 from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
+from roundelay_speech.corpus.named import prepare_named
+from roundelay_speech.corpus.options import PrepareOptions
+from roundelay_speech.corpus.readers import READERS
+from roundelay_speech.corpus.readers.base import Request
+from roundelay_speech.grids.grid import Contenders, Grid, plan
+from roundelay_speech.grids.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
+from roundelay_speech.grids.running import run_grid
+from roundelay_speech.hmm.flat_start import train_alignments
+from roundelay_speech.prepared import CORPUS, load_corpus
+from roundelay_speech.recipes.recipe import load_recipe
 
 
 @dataclass(frozen=True)
@@ -131,10 +130,8 @@ def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) ->
             )
         options = PrepareOptions(on_missing_words="guess")
         request = Request(data=data, source=folders.source, lexicon=folders.lexicon, options=options)
-        need("speech", "prepare")
         prepare_named(reader.name, request, progress)
     if not alignment.exists():
-        need("speech", "align")
         corpus = load_corpus(data)
         train_alignments(corpus, corpus.features(), recipe.align, alignment, progress)
     return {"corpus": data, "alignment": alignment}

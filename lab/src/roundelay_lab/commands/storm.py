@@ -108,7 +108,7 @@ def _storm(options: argparse.Namespace) -> None:
     )
     found = run_storm(chosen, Bar())
     if options.decode:
-        from roundelay.api.recognition import decode
+        from roundelay_speech.api.recognition import decode
 
         for name in (UNDISTURBED, STORM):
             decode(options.out / name, progress=Bar())
@@ -120,7 +120,8 @@ def _storm(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> None:
     """Raise a UserError unless there is a recipe, or a script and nothing that only recipes have."""
-    from roundelay.recipes.known import check_recipe, check_strategy
+    from roundelay.options.known import check_strategy
+    from roundelay_speech.recipes.known import check_recipe
 
     if not options.script:
         if options.recipe is None:

@@ -11,10 +11,10 @@ from roundelay.reports.details import table
 from roundelay.reports.document import document, footer
 from roundelay.reports.panels import figure, joined
 from roundelay.reports.svg import Axis, axis, element, esc, svg, text, x_axis, y_axis
-from roundelay.speech.data.problems import counted
 from roundelay_lab.storm.both import StormOptions, StormResult
 from roundelay_lab.storm.faults import FAULTS
 from roundelay_lab.storm.story import Story
+from roundelay_speech.data.problems import counted
 
 FILM_WIDTH, LANE, CURVE = 1100.0, 26.0, 220.0
 LANES_LEFT, LANES_TOP = 96.0, 34.0

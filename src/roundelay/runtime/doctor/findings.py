@@ -74,7 +74,7 @@ class DoctorReport:
 
 CLOCKS_MAY_DIFFER_S = 1.0
 ROW_MAY_TAKE_S = 0.5
-"""Much longer than a step of training takes, an exchange of the whole model is better cut into fragments."""
+"""Strategies whose learners wait for the whole model in every step are slow on a link that takes longer."""
 
 
 def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
@@ -92,9 +92,9 @@ def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
         seconds = 4 * parameters / 1e6 / way.megabytes_s
         found = f"{way.latency_ms:.2f} ms there and back, {way.megabytes_s:,.1f} MB/s: the model in {seconds:.2f} s"
         if seconds > ROW_MAY_TAKE_S:
-            fragments = 1 << max(1, round(seconds / ROW_MAY_TAKE_S) - 1).bit_length()
             change = (
-                f"For asynchronous strategies: --fragments {fragments}, or --wire bf16 --fragments {fragments // 2}."
+                "Choose adpsgd, whose exchanges are cut and coded by what the link bears, or a strategy that seldom "
+                "talks (diloco, bmuf)."
             )
             findings.append(Finding(about, Verdict.NOTE, found, change))
         else:

@@ -4,8 +4,11 @@ from dataclasses import dataclass
 from typing import Literal, final
 
 from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.core.codec import FP32, Codec
 from roundelay.core.configure import one_of
 from roundelay.core.errors import UserError
+
+AUTO: Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,8 +17,10 @@ class HostOptions:
 
     Args:
         host_patience: seconds of silence after which a host counts as dead.
-        wire: name of the codec by which rows are exchanged with other hosts, and gradients go into a mean with them.
-        fragments: number of exchanges in which a row is through.
+        wire: name of the codec by which rows are exchanged with other hosts, and gradients go into a mean with them;
+            `auto`: of rows in exchanges that no learner waits for by what the link bears, else fp32.
+        fragments: number of exchanges in which a row is through; `auto`: as many as make each short, on the link there
+            is, where no learner waits, else 1.
         encrypt: hide what goes between hosts, besides authenticating it.
         exchange_share: share of the time of busy cores for exchanges with other hosts that no learner waits for.
         means: way of means over hosts: along the chain of hosts, by a process group of gloo or NCCL, or `auto`, NCCL
@@ -27,8 +32,8 @@ class HostOptions:
     """
 
     host_patience: float = 10.0
-    wire: str = one_of(CODECS, "fp32")
-    fragments: int = 1
+    wire: str = one_of((AUTO, *CODECS), AUTO)
+    fragments: int | Literal["auto"] = AUTO
     encrypt: bool = True
     exchange_share: float = 0.02
     means: Literal["auto", "chain", "gloo", "nccl"] = "auto"
@@ -37,8 +42,9 @@ class HostOptions:
     def __post_init__(self) -> None:
         if not self.host_patience > 0:
             raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
-        codec_named(self.wire, "training.wire")
-        if self.fragments < 1:
+        if self.wire != AUTO:
+            codec_named(self.wire, "training.wire")
+        if self.fragments != AUTO and self.fragments < 1:
             raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
         if not 0 < self.exchange_share <= 1:
             raise UserError(f"training.exchange_share is {self.exchange_share}: give a share above 0, at most 1.")
@@ -52,10 +58,15 @@ class HostOptions:
                 "reaches the network between the hosts could read means and change them. Where nobody else does, say "
                 "training.trusted_network: true; the chain, which is the default, needs no trust."
             )
-        if self.wire != "fp32":
+        if not self.codec.exact:
             raise UserError(
                 f"training.wire is {self.wire}, but means by {self.means} go in full precision: leave one of them out."
             )
+
+    @property
+    def codec(self) -> Codec:
+        """The codec of gradients in means."""
+        return FP32 if self.wire == AUTO else CODECS[self.wire]
 
     def library(self, on_gpus: bool) -> Literal["gloo", "nccl"] | None:
         """The library that takes means over hosts; None: they go along the chain.
@@ -64,7 +75,7 @@ class HostOptions:
             on_gpus: do learners of all hosts compute on GPUs?
         """
         if self.means == "auto":
-            return "nccl" if on_gpus and self.trusted_network and self.wire == "fp32" else None
+            return "nccl" if on_gpus and self.trusted_network and self.codec.exact else None
         return None if self.means == "chain" else self.means
 
 

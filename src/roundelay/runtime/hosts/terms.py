@@ -181,6 +181,8 @@ SENDS: Mapping[HostOption, str] = {
     "means": "no means of all learners in full precision",
 }
 """Things that a strategy does not send between hosts if an option is not for it."""
+NOTHING_MORE: Mapping[HostOption, object] = {"wire": "fp32", "fragments": 1, "means": "chain"}
+"""Values of these options that ask for nothing; saved recipes say them."""
 
 
 def check_options(strategy: Strategy, options: HostOptions) -> None:
@@ -192,7 +194,7 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
     usual = HostOptions()
     for option, what in SENDS.items():
         value = getattr(options, option)
-        if option in strategy.host_options or value in (getattr(usual, option), "chain"):
+        if option in strategy.host_options or value in (getattr(usual, option), NOTHING_MORE.get(option)):
             continue
         names = ", ".join(name for name, cls in STRATEGIES.items() if option in cls().host_options)
         raise UserError(

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
-from roundelay.algorithms.codecs import codec_named
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions
@@ -224,7 +223,7 @@ class HostLinks:
         goes_on = self._terms.on_death == "go-on"
         opens = links.open_chain if goes_on and links.mix_links else None
         by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens)
-        codec, seconds = codec_named(self._terms.wire, "--wire"), self._terms.patience_seconds
+        codec, seconds = self._terms.codec, self._terms.patience_seconds
         self._means = HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
         self._means.start()
 

@@ -42,6 +42,7 @@ from roundelay.core.codec import FP32
 from roundelay.core.flat import WHOLE
 from roundelay.runtime.hosts.exchange.carrier import RowCarrier
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
+from roundelay.runtime.hosts.exchange.link_form import LinkForm
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
 from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
@@ -140,7 +141,7 @@ class LearnerChannel:
         self._gate = threading.RLock()
         self._asking = ExchangeState(Role.ASKER, self._gate)
         self._request = 0, NONE, 0  # of a lower rank: its number, that rank, the number it has in the arena
-        self._turn = 0
+        self._forms: dict[int, LinkForm] = {}  # by host
         self._counts: dict[int, LinkTraffic] = {}
         self._thread: threading.Thread | None = None
 
@@ -202,21 +203,29 @@ class LearnerChannel:
         return ExchangeTerms.asked_for(request, self._client.layout), private
 
     def _exchange(self, number: int, request: PeerRequest) -> int | None:
-        row_format, (terms, private) = self._client.row_format, self._terms(request)
+        terms, private = self._terms(request)
         if not terms.mutual:
             return self._carry(number, terms, private)
+        carry = self._ask_lower if terms.peer < self._rank else self._carry
         if request.part != WHOLE:
             part = replace(terms.fragment, part=request.part)
-            if not part.size:
-                return None
-            terms = terms.carried(part, FP32, True)
-        elif terms.simple:
-            by_run = request.memory == BY_RUN
-            codec = row_format.codec if by_run else replace(request.wire, memory=request.memory)
-            terms = terms.carried(row_format.fragment(self._client.layout.parameters, self._turn), codec, by_run)
-        version = (self._ask_lower if terms.peer < self._rank else self._carry)(number, terms)
-        self._turn += version is not None
+            return carry(number, terms.carried(part, FP32, True)) if part.size else None
+        if not terms.simple:
+            return carry(number, terms)
+        form, by_run, started = self._form(terms.peer), request.memory == BY_RUN, time.monotonic()
+        fragment, codec = form.next()
+        codec = codec if by_run else replace(request.wire, memory=request.memory)
+        version = carry(number, terms.carried(fragment, codec, by_run))
+        if version is not None:
+            form.took(time.monotonic() - started)
         return version
+
+    def _form(self, peer: int) -> LinkForm:
+        """The form of rows that are exchanged with the host of `peer`."""
+        host = self._network.home(peer)
+        if host not in self._forms:
+            self._forms[host] = LinkForm(self._client.row_format, self._client.layout.parameters)
+        return self._forms[host]
 
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
         """Exchange with a row of higher rank, or with the centre."""

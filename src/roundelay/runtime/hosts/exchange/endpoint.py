@@ -43,8 +43,8 @@ class ExchangeEndpoint:
         network = HostNetwork(
             HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypt
         )
-        row_format, cpu_budget = RowFormat(terms.wire, terms.fragments), CpuBudget(terms.exchange_share)
-        self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, cpu_budget)
+        row_format = RowFormat.of(terms, self._strategy.traits.paced_by_links)
+        self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, CpuBudget(terms.exchange_share))
         self.server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
         self._router.give(EXCHANGE, self.server.serve)
         client.start()

@@ -27,7 +27,7 @@ Legend: P parameters, C elements of a chunk.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,16 +37,24 @@ from roundelay.algorithms.codecs import CODECS
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Rule
 from roundelay.core.flat import CHUNK, WHOLE, VectorFragment
+from roundelay.runtime.hosts.options import AUTO, HostOptions
 from roundelay.runtime.rows import Row
 
 
 @dataclass(frozen=True)
 class RowFormat:
     """The form of rows between hosts where the strategy does not say: the codec, and the number of exchanges in which
-    a row is through."""
+    a row is through; AUTO: by what the link bears (link_form.py)."""
 
     wire: str = "fp32"
-    fragments: int = 1
+    fragments: int | Literal["auto"] = 1
+
+    @classmethod
+    def of(cls, options: HostOptions, paced: bool) -> "RowFormat":
+        """Return the form that a run asks for; `paced`: no learner waits for exchanges, so that the link may choose."""
+        if paced:
+            return cls(options.wire, options.fragments)
+        return cls(options.codec.name, 1 if options.fragments == AUTO else options.fragments)
 
     @property
     def codec(self) -> Codec:
@@ -57,7 +65,7 @@ class RowFormat:
         """The chunks that exchange number `turn` carries. Every cycle through the row begins one fragment further on,
         so that no fragment always meets the same neighbour."""
         count = -(-parameters // CHUNK)
-        parts = max(1, min(self.fragments, count))
+        parts = max(1, min(1 if self.fragments == AUTO else self.fragments, count))
         part = (turn + turn // parts) % parts
         return Fragment(count * part // parts, count * (part + 1) // parts, parameters)
 

@@ -1,0 +1,146 @@
+"""Speaker adaptive training: mixtures and speakers' transforms estimated in turn (Anastasakos et al. 1996; Gales 1998).
+
+1. LDA and MLLT project spliced cepstra to few dimensions (projection).
+2. Mixtures of the tied states are trained on them, of all speakers as they are.
+3. By turns: a transform for each training speaker, given the mixtures; mixtures, given the transformed frames.
+4. Mixtures of all speakers as they are once more, by labels of the adapted ones: for a first pass over new speakers.
+
+Labels are those of an alignment, renewed by the mixtures as they get better.
+
+Legend: T frames of all utterances, C cepstra, S spliced, D dimensions.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.streams import stream
+from roundelay_speech.adapt.estimating import Groups, save_array
+from roundelay_speech.adapt.fmllr import Estimate
+from roundelay_speech.adapt.projection import discriminant, projected, semi_tied, spliced
+from roundelay_speech.adapt.speakers import Workplace, speaker_transforms, transformed
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.cepstra import CEPSTRA, all_cepstra
+from roundelay_speech.hmm.flat_start import AlignConfig, EmTraining
+from roundelay_speech.hmm.gmm import Mixtures, load_mixtures
+from roundelay_speech.hmm.passes import Material, aligners
+from roundelay_speech.hmm.task import Labels, Task
+from roundelay_speech.hmm.tree import DecisionTree
+from roundelay_speech.lexicon.lexicon import Lexicon
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+
+PROJECTION_FRAMES = 300_000  # that the projection is estimated from
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """Everything that a new speaker's transform is estimated with.
+
+    Attributes:
+        projection: (D, S + 1), offset last; of spliced cepstra.
+        context: frames on each side that are spliced.
+        independent: mixtures of all speakers as they are, for a first pass.
+        adapted: mixtures of transformed speakers.
+    """
+
+    projection: Float64
+    context: int
+    independent: Mixtures
+    adapted: Mixtures
+
+    def frames(self, store: FeatureStore) -> Float32:
+        """Return (T, D): projected frames of all utterances, as transforms take them."""
+        return projected(static_cepstra(store), store.offsets, self.projection, self.context)
+
+
+def static_cepstra(store: FeatureStore) -> Float32:
+    """Return (T, C): cepstra, normalised by speaker, without their deltas."""
+    every = all_cepstra(store)
+    return np.ascontiguousarray(every[:, : min(CEPSTRA, every.shape[1] // 3)])
+
+
+@dataclass(frozen=True, eq=False)
+class SpeakerTraining:
+    """Training speakers, what they say, and how mixtures are trained.
+
+    Attributes:
+        tree: tied states.
+        groups: spans of training utterances by speaker.
+        labels: of the training split; renewed as mixtures get better.
+        how: sizes of mixtures, passes of EM and beams.
+        log: a line for each pass.
+    """
+
+    task: Task
+    tree: DecisionTree
+    lexicon: Lexicon
+    groups: Groups
+    labels: Labels
+    how: AlignConfig
+    log: list[dict[str, Any]]
+
+    def models(self, place: Workplace, store: FeatureStore) -> Models:
+        """Train."""
+        config, cepstra = place.config, static_cepstra(store)
+        projection = self._projection(place, cepstra, store.offsets)
+        frames = projected(cepstra, store.offsets, projection, config.context)
+        mixtures = self._mixtures(place, "independent", frames, self.how)
+        for number in range(1, config.sat_rounds + 1):
+            found = self._transforms(place, frames, mixtures, f"transforms, round {number}")
+            mixtures = self._mixtures(place, f"adapted-{number}", transformed(frames, (self.groups, found)), self.how)
+        independent = self._mixtures(place, "first-pass", frames, self._as_labelled)
+        return Models(projection, config.context, independent, mixtures)
+
+    @property
+    def _as_labelled(self) -> AlignConfig:
+        """Training without new alignments."""
+        return replace(self.how, tri_realign=(), mono_realign=())
+
+    def _projection(self, place: Workplace, cepstra: Float32, offsets: npt.NDArray[np.int64]) -> Float64:
+        """Estimate LDA, and MLLT by mixtures that are trained on it and then forgotten."""
+        config, folder, run = place.config, place.scratch, place.run
+        rows = np.flatnonzero(self.labels.pdf >= 0)
+        if len(rows) > PROJECTION_FRAMES:
+            rows = np.sort(stream(config.seed, "projection").choice(rows, PROJECTION_FRAMES, replace=False))
+        pdfs = self.labels.pdf[rows]
+        place.progress.start("linear discriminants")
+        file = save_array(folder / "spliced.npy", spliced(cepstra, offsets, config.context, rows))
+        dimension = min(config.dimension, cepstra.shape[1] * (2 * config.context + 1))
+        projection = run.alone(_discriminant, file, pdfs, dimension)
+        place.progress.finish()
+        frames = projected(cepstra, offsets, projection, config.context)
+        # Without new alignments: these mixtures only say along which directions the diagonals should lie.
+        self._mixtures(place, "projected", frames, self._as_labelled)
+        place.progress.start("semi-tied covariances")
+        file = save_array(folder / "few.npy", frames[rows])
+        turn, gained = run.alone(_semi_tied, folder / "mixtures-projected.npz", file, pdfs)
+        place.progress.finish()
+        self.log.append({"stage": "semi-tied covariances", "gained": round(gained[-1] - gained[0], 4)})
+        return turn @ projection
+
+    def _mixtures(self, place: Workplace, stage: str, frames: Float32, how: AlignConfig) -> Mixtures:
+        """Return mixtures grown on these frames (T, D)."""
+        file = save_array(place.scratch / f"frames-{stage}.npy", frames)
+        material = Material(self.task.spoken, self.lexicon, how.silence_probability, file)
+        with aligners(material, place.config.workers) as run:
+            training = EmTraining(self.task, frames, how, run, place.scratch, place.progress, self.labels, self.log)
+            mixtures = training.train(stage, self.tree, how.tri_gaussians)
+        training.save(f"mixtures-{stage}", mixtures)
+        file.unlink()
+        return mixtures
+
+    def _transforms(self, place: Workplace, frames: Float32, mixtures: Mixtures, what: str) -> dict[str, Estimate]:
+        return speaker_transforms(place, frames, (mixtures, self.labels.pdf, self.tree.tying()), self.groups, what)
+
+
+def _discriminant(frames: Path, pdfs: npt.NDArray[np.int32], dimension: int) -> Float64:
+    return discriminant(np.load(frames, allow_pickle=False), pdfs, dimension)
+
+
+def _semi_tied(mixtures: Path, frames: Path, pdfs: npt.NDArray[np.int32]) -> tuple[Float64, list[float]]:
+    return semi_tied(load_mixtures(mixtures), np.load(frames, allow_pickle=False), pdfs)

@@ -1,0 +1,1 @@
+"""Recipes, timed for `roundelay advise --probe` and `roundelay train --strategy auto`."""

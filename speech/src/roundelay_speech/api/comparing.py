@@ -1,0 +1,67 @@
+"""Strategies side by side on a recipe, from Python: compare."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from roundelay.core.progress import Progress
+from roundelay.job import Interrupt
+from roundelay.stopping import stopping
+from roundelay.terminal import Bar, console
+from roundelay_speech.api.recipes import Overrides, texts
+from roundelay_speech.grids.grid import Contenders, Grid, plan
+from roundelay_speech.grids.running import check_data, run_grid
+from roundelay_speech.grids.summary import Compared, summarise
+
+TABLE_WIDTH = 200
+"""Characters of a table's line where no terminal says how many it has."""
+
+
+@dataclass(frozen=True)
+class Judging:
+    """Judging of a grid: whether its runs are decoded, and the held-out loss (nats per frame) that times are to."""
+
+    decode: bool = True
+    target_loss: float | None = None
+
+
+JUDGED = Judging()
+
+
+def compare(
+    recipe: str | Path,
+    contenders: Contenders | Sequence[str],
+    overrides: Overrides = (),
+    exp: Path | str | None = None,
+    *,
+    judging: Judging = JUDGED,
+    progress: Progress | None = None,
+) -> Compared:
+    """Train a grid of strategies and learners under several seeds, or go on with it, and compare what came of it.
+
+    Args:
+        contenders: strategies, as the command line writes them (one learner and four, three seeds), or `Contenders`.
+        overrides: options that differ from the recipe's, for every training. Texts may have several values:
+            `["training.minibatch=256,1024"]` trains each.
+        exp: the folder for all runs; None: exp/RECIPE/compare.
+
+    Raises:
+        UserError: no such recipe, strategy or option; numbers that are no grid.
+    """
+    wanted = contenders if isinstance(contenders, Contenders) else Contenders(contenders, (1, 4), 3)
+    grid = plan(str(recipe), texts(overrides), wanted, None if exp is None else Path(exp))
+    return run_plan(grid, judging, progress or Bar(quiet=True), partial(console.print, markup=False))[0]
+
+
+def run_plan(
+    grid: Grid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
+) -> tuple[Compared, Interrupt]:
+    """Train what is left of a grid, and compare."""
+    check_data(grid)
+    before = f", {grid.done} of them trained before" if grid.done else ""
+    announce(f"{grid.size} trainings in {grid.folder}{before}{grid.about_time}; minibatch: {grid.about_minibatch}")
+    interrupt = Interrupt()
+    with stopping(interrupt):
+        outcomes = run_grid(grid, judging.decode, progress, announce, interrupt)
+    return summarise(grid, outcomes, judging.target_loss, width), interrupt

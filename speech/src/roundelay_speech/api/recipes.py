@@ -1,0 +1,39 @@
+"""Recipes from Python: by name or file, with overrides as a mapping or as the command line writes them."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.configure import plain
+from roundelay_speech.recipes.known import check_recipe
+from roundelay_speech.recipes.recipe import Recipe
+from roundelay_speech.recipes.recipe import load_recipe as read
+
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Options that differ: `{"training.learners": 2}`, or `["training.learners=2"]` as on the command line."""
+
+
+def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recipe:
+    """The recipe in file `source`, or the packaged one of that name, with overrides applied; a `Recipe` is itself.
+
+    Raises:
+        UserError: no such recipe; an option that is unknown or has a wrong value (names the dotted key); overrides of a
+            `Recipe`, which `dataclasses.replace` changes.
+    """
+    given = texts(overrides)
+    if isinstance(source, Recipe):
+        if given:
+            raise TypeError("overrides are for recipes by name or file; change a Recipe by dataclasses.replace.")
+        return source
+    check_recipe(str(source), given)
+    return read(str(source), given)
+
+
+def texts(overrides: Overrides) -> list[str]:
+    """Overrides as the command line writes them."""
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides are a mapping or a list, not the text {overrides!r}: write [{overrides!r}].")
+    if not isinstance(overrides, Mapping):
+        return [*overrides]
+    return [f"{key}={json.dumps(plain(value))}" for key, value in overrides.items()]

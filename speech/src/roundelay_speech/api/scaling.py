@@ -1,0 +1,64 @@
+"""Seconds to a loss of several learners and of one, from Python: scaling."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.progress import Progress
+from roundelay.core.script import is_script
+from roundelay.job import Interrupt
+from roundelay.stopping import stopping
+from roundelay.terminal import Bar, console
+from roundelay_speech.api.comparing import TABLE_WIDTH
+from roundelay_speech.api.recipes import Overrides, texts
+from roundelay_speech.grids.axes import USUAL_STRATEGIES
+from roundelay_speech.grids.scaled import Scaled, summarise
+from roundelay_speech.grids.scaling import Wanted, scale
+
+
+def scaling(
+    source: str | Path,
+    strategies: Sequence[str] = USUAL_STRATEGIES,
+    overrides: Overrides = (),
+    exp: Path | str | None = None,
+    *,
+    progress: Progress | None = None,
+    **wanted: Any,
+) -> Scaled:
+    """Measure how much sooner several learners are at a held-out loss than one, each way at its best learning rate; go
+    on with what is there.
+
+    Args:
+        source: a recipe, or a script (*.py) with `roundelay.attach` in it.
+        strategies: of several learners, as the command line writes them.
+        overrides: options that differ from the recipe's; of a script its arguments, a sequence of words, with
+            `{strategy}`, `{rate}` and `{seed}` where these go.
+        exp: the folder for all runs; None: exp/RECIPE/scaling.
+        wanted: further fields of `grids.scaling.Wanted`: `learners=(1, 2, 4), rates=(0.02, 0.04), slower=3.0,
+            simulated=(8, 16), seeds=3, loss=1.4`.
+
+    Raises:
+        UserError: no such recipe, script, strategy or option; what cannot be measured.
+    """
+    given = [*overrides] if is_script(str(source)) else texts(overrides)
+    folder = None if exp is None else Path(exp)
+    return measure(
+        str(source), given, Wanted(strategies, **wanted), folder, progress, partial(console.print, markup=False)
+    )[0]
+
+
+def measure(
+    source: str,
+    given: Sequence[str],
+    wanted: Wanted,
+    folder: Path | None,
+    progress: Progress | None,
+    announce: Callable[[str], None],
+    width: int = TABLE_WIDTH,
+) -> tuple[Scaled, Interrupt]:
+    """Train what is left of all ways, and set them side by side."""
+    interrupt = Interrupt()
+    with stopping(interrupt):
+        clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)
+    return summarise(clocks, clocks[0].trials.folder, width), interrupt

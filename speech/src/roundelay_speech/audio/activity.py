@@ -1,0 +1,262 @@
+"""Speech and silence, from the energy of the signal: where a long recording can be cut without cutting a word.
+
+Per 10 ms: the energy of the signal after pre-emphasis, which takes hum and offset away, smoothed over 50 ms, in dB.
+The noise floor of a moment is the energy that a tenth of the frames around it (10 s to each side) stay below, and its
+level of speech that which a twentieth are above: both follow a recording whose noise or talker changes. Speech begins
+above a threshold between the two and ends below a lower one (hysteresis). A silence is a pause when it is longer than
+the closure of a stop; around every stretch of speech some silence stays with it (hangover), so that weak beginnings
+and ends of words do.
+
+Legend: N samples, T frames of 10 ms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay_speech.audio.silero import Silero
+
+Samples = npt.NDArray[np.float32]
+Decibels = npt.NDArray[np.float32]
+Detector = Literal["energy", "silero"]
+Span = tuple[int, int]
+"""First frame, and the frame after the last."""
+
+FRAMES_PER_SECOND = 100
+QUIETEST, LEAST_RANGE = -85.0, 6.0
+"""dB: digital silence counts as this; and a recording in which loud and quiet differ by less has no speech."""
+_PREEMPHASIS = 0.97
+_SMOOTH = 5  # frames
+_AROUND = 10  # s on each side whose frames say what is noise and what is speech
+_FLOOR, _SPEECH = 0.10, 0.95
+_ON, _OFF = 0.35, 0.22  # of the way from floor to speech
+_ON_DB, _OFF_DB = 7.0, 4.0  # and at least so much above the floor
+_BURST = 5  # frames: what is shorter, a click, is no speech
+_LIKELY, _UNLIKELY = 0.5, 0.35  # chances above which speech begins, and below which it ends
+_CLOSURE = 15  # frames: silence up to this is inside a word
+_SHORT = 10 * FRAMES_PER_SECOND
+"""Frames up to which a recording may be speech without any silence in it."""
+_WHITE = 1.3 * 80
+"""Over the root of the sampling rate, dB: a short recording that varies by less, from floor to speech, is steady noise.
+White noise varies by 80: frames of n samples have energies with a spread of 4.3 sqrt(2 / n) dB, before smoothing."""
+
+
+@dataclass(frozen=True)
+class Cutting:
+    """Options of cutting a recording into pieces.
+
+    Attributes:
+        longest: no piece is longer (s).
+        pause: a silence of at least this parts two pieces (s).
+        margin: silence that stays with a piece on each side (s).
+        whole: a recording that is not longer (s) is one piece, as it is, if anybody speaks in it.
+        detector: what tells speech from silence: `energy`, or a network, `silero` (silero.py).
+    """
+
+    longest: float = 40.0
+    pause: float = 0.5
+    margin: float = 0.25
+    whole: float = 10.0
+    detector: Detector = "energy"
+
+
+@final
+class Activity:
+    """Detector of speech in a signal that comes block by block.
+
+    Args:
+        rate: of the samples, Hz.
+        detector: what tells speech from silence.
+
+    Attributes:
+        first: the first frame that is remembered, counted from the beginning of the signal.
+
+    Raises:
+        UserError: the detector is not installed.
+    """
+
+    def __init__(self, rate: int, detector: Detector = "energy") -> None:
+        self._rate, self._energies, self._rough = rate, Energies(rate), [np.zeros(0, np.float32)]
+        self._silero = Silero(rate) if detector == "silero" else None
+        self.first = 0
+
+    def push(self, samples: Samples) -> None:
+        """Take the samples (N,) that come next."""
+        self._rough.append(self._energies.push(samples))
+        if self._silero is not None:
+            self._silero.push(samples)
+
+    def __len__(self) -> int:
+        """Return frames that are remembered."""
+        return sum(map(len, self._rough))
+
+    @property
+    def level(self) -> Decibels:
+        """(T,) smoothed energies of the frames that are remembered."""
+        self._rough = [np.concatenate(self._rough)]
+        return smoothed(self._rough[0])
+
+    def spans(self) -> list[Span]:
+        """Return stretches of speech in these frames, without hangover."""
+        if self._silero is None:
+            return speech_spans(self.level)
+        return likely_spans(self._silero.frames(self.first, self.first + len(self)))
+
+    def anybody(self) -> bool:
+        """Return False if nobody can be speaking in these frames.
+
+        Speech that was cut out closely has no silence to be told from: a short recording only has to vary as no steady
+        noise does, and what words there are is told from noise later.
+        """
+        if self._silero is not None or len(self) > _SHORT:
+            return bool(self.spans())
+        if not len(self):
+            return False
+        floor, speech = np.quantile(self.level, [_FLOOR, _SPEECH])
+        return bool(speech - floor >= _WHITE / self._rate**0.5)
+
+    def forget(self, frames: int) -> None:
+        """Drop the first frames."""
+        self._rough = [np.concatenate(self._rough)[frames:].copy()]
+        self.first += frames
+        if self._silero is not None:
+            self._silero.forget(self.first)
+
+
+class Energies:
+    """Energies of a signal that comes block by block.
+
+    Args:
+        rate: of the samples, Hz.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._frames = 0
+        self._seen = 0  # samples before `_waiting`
+        self._before = np.float32(0)
+        self._waiting: Samples = np.zeros(0, np.float32)
+
+    def push(self, samples: Samples) -> Decibels:
+        """Return (T,) dB of the frames that end in these samples (N,)."""
+        if not len(samples):
+            return np.zeros(0, np.float32)
+        emphasised = samples - np.float32(_PREEMPHASIS) * np.append(self._before, samples[:-1])
+        self._before = samples[-1]
+        self._waiting = np.concatenate([self._waiting, np.square(emphasised)])
+        whole = (self._seen + len(self._waiting)) * FRAMES_PER_SECOND // self._rate - self._frames
+        if not whole:
+            return np.zeros(0, np.float32)
+        edges = np.arange(self._frames, self._frames + whole + 1) * self._rate // FRAMES_PER_SECOND - self._seen
+        sums = np.add.reduceat(self._waiting[: edges[-1]], edges[:-1])
+        self._frames += whole
+        self._seen += int(edges[-1])
+        self._waiting = self._waiting[edges[-1] :]
+        floor = 10 ** (QUIETEST / 10)
+        found: Decibels = (10 * np.log10(np.maximum(sums / np.diff(edges), floor))).astype(np.float32)
+        return found
+
+
+def smoothed(energies: Decibels) -> Decibels:
+    """Return (T,) means over the frames around each."""
+    if len(energies) < _SMOOTH:
+        return energies
+    padded = np.pad(energies, _SMOOTH // 2, mode="edge")
+    result: Decibels = np.convolve(padded, np.full(_SMOOTH, 1 / _SMOOTH), "valid").astype(np.float32)
+    return result
+
+
+def thresholds(level: Decibels) -> tuple[float, float]:
+    """Return levels (dB) above which speech begins and below which it ends, where these frames (T,) are all that is
+    known; infinite where nothing stands out of the noise."""
+    floor, speech = np.quantile(level, [_FLOOR, _SPEECH])
+    if speech - floor < LEAST_RANGE:
+        return np.inf, np.inf
+    return (
+        float(floor + max(_ON_DB, _ON * (speech - floor))),
+        float(floor + max(_OFF_DB, _OFF * (speech - floor))),
+    )
+
+
+def speech_spans(level: Decibels) -> list[Span]:
+    """Return the stretches of speech in a recording's smoothed energies (T,), without hangover, in order."""
+    on, off = np.empty(len(level)), np.empty(len(level))
+    for first in range(0, len(level), FRAMES_PER_SECOND):
+        last = first + FRAMES_PER_SECOND
+        around = level[max(0, first - _AROUND * FRAMES_PER_SECOND) : last + _AROUND * FRAMES_PER_SECOND]
+        on[first:last], off[first:last] = thresholds(around)
+    spans = [span for span in _runs(level >= off) if (level[slice(*span)] >= on[slice(*span)]).any()]
+    return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
+
+
+def likely_spans(chances: npt.NDArray[np.float32]) -> list[Span]:
+    """Return the stretches of speech where a detector gives its chance for each frame (T,)."""
+    spans = [span for span in _runs(chances >= _UNLIKELY) if (chances[slice(*span)] >= _LIKELY).any()]
+    return [span for span in joined(spans, _CLOSURE) if span[1] - span[0] >= _BURST]
+
+
+def cut(level: Decibels, how: Cutting, spans: Sequence[Span] | None = None) -> list[Span]:
+    """Return pieces of a recording: all its speech, in order, none longer than `longest`; cuts lie in silence.
+
+    A piece has the silence around it that `margin` says, so what is left out lies between two pauses.
+
+    Where someone speaks on for longer, the cut is in the middle of the longest silence of the second half of what a
+    piece may hold, or, without any, at its quietest place.
+
+    Args:
+        level: (T,) smoothed energies of all of it.
+        spans: where speech is; None: where its energy says.
+    """
+    spans = speech_spans(level) if spans is None else spans
+    longest = max(2, round(how.longest * FRAMES_PER_SECOND))
+    margin = round(how.margin * FRAMES_PER_SECOND)
+    pieces = []
+    for first, last in _with_margins(joined(spans, round(how.pause * FRAMES_PER_SECOND)), margin, len(level)):
+        start = first
+        while last - start > longest:
+            place = quiet_place(level, spans, start + longest // 2, start + longest)
+            pieces.append((start, place))
+            start = place
+        pieces.append((start, last))
+    return pieces
+
+
+def quiet_place(level: Decibels, spans: Sequence[Span], first: int, last: int) -> int:
+    """Return the best frame from `first` to `last`, exclusive, to cut before."""
+    silences = [(max(a[1], first), min(b[0], last)) for a, b in pairwise(spans) if a[1] < last and b[0] > first]
+    if widest := max((b - a for a, b in silences), default=0):
+        return next((a + b) // 2 for a, b in silences if b - a == widest)
+    around = np.convolve(np.pad(level[first:last], _SMOOTH, mode="edge"), np.ones(2 * _SMOOTH + 1), "valid")
+    return first + int(around.argmin())
+
+
+def _runs(mask: npt.NDArray[np.bool_]) -> list[Span]:
+    """Return stretches of frames for which it is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def joined(spans: Sequence[Span], gap: int) -> list[Span]:
+    """Return spans with those together that lie less than `gap` frames apart."""
+    result: list[Span] = []
+    for first, last in spans:
+        if result and first - result[-1][1] < gap:
+            result[-1] = result[-1][0], last
+        else:
+            result.append((first, last))
+    return result
+
+
+def _with_margins(spans: Sequence[Span], margin: int, frames: int) -> list[Span]:
+    """Return spans that reach `margin` frames further on both sides, or half-way to their neighbours."""
+    if not spans:
+        return []
+    edges = [0, *((a[1] + b[0]) // 2 for a, b in pairwise(spans)), frames]
+    return [
+        (max(first - margin, left), min(last + margin, right))
+        for (first, last), (left, right) in zip(spans, pairwise(edges), strict=True)
+    ]

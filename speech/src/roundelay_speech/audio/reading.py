@@ -1,0 +1,242 @@
+"""Samples of an utterance, or a message that says what is wrong with its file.
+
+A WAV or SPHERE file cut short is the treacherous case: libsndfile quietly reports the samples that are left, so the
+length that the file's own header declares is read here. The opposite is a header that declares more than there can be:
+room is made for samples only as they are read.
+"""
+
+import os
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay_speech.audio.speed import resampled
+from roundelay_speech.bindings import soundfile
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import LeftOut, Unusable, counted, listing
+
+Samples = npt.NDArray[np.float32]
+SoundFile = Any  # soundfile.SoundFile: the binding has no types
+
+STREAMED = 0x7FFFF000
+"""From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
+READ_AT_ONCE = 1 << 20
+"""Samples read at once, all channels together."""
+_LONGEST_SPHERE_HEADER = 1 << 16
+
+
+class AudioError(UserError):
+    """One utterance's audio cannot be used; the message names the utterance, the file and the reason."""
+
+
+def audio_path(utterance: Utterance, folder: Path) -> Path:
+    """Return the path of the file of samples; `folder` is the manifest's."""
+    return folder / utterance.path
+
+
+def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> Samples:
+    """Return the samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
+    (num_samples / speed,).
+
+    Args:
+        rate: to resample to, in Hz; None: the samples as they are.
+
+    Raises:
+        AudioError: the file is missing, unreadable, cut short, empty, at another sampling rate or without the channel,
+            ends before the utterance does, or holds NaN or infinity.
+    """
+    path = audio_path(utterance, folder)
+    try:
+        with hushed(path), opened(path) as file:
+            return resampled(
+                _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
+            )
+    except Unusable as error:
+        raise AudioError(f"{utterance.id}: {path}: {error}") from None
+
+
+def audio_length(path: Path) -> tuple[int, int]:
+    """Return the sampling rate in Hz and the number of samples per channel, from the header.
+
+    Raises:
+        AudioError: the file is missing, unreadable, cut short or empty.
+    """
+    return audio_shape(path)[:2]
+
+
+def audio_shape(path: Path) -> tuple[int, int, int]:
+    """Return `audio_length`, and the number of channels."""
+    try:
+        with hushed(path), opened(path) as file:
+            return int(file.samplerate), int(file.frames), int(file.channels)
+    except Unusable as error:
+        raise AudioError(f"{path}: {error}") from None
+
+
+def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) -> list[float]:
+    """Return the root mean square of every channel of an utterance's recording, over its first `seconds` at most.
+
+    Raises:
+        AudioError: the file cannot be read, or ends before the utterance begins.
+    """
+    path = audio_path(utterance, folder)
+    try:
+        with hushed(path), opened(path) as file:
+            file.seek(min(utterance.start_sample, file.frames))
+            wanted = min(utterance.num_samples, int(seconds * utterance.sampling_rate))
+            block = np.nan_to_num(file.read(wanted, dtype="float32", always_2d=True))
+            return [float(np.sqrt(np.mean(np.square(channel)))) if len(channel) else 0.0 for channel in block.T]
+    except Unusable as error:
+        raise AudioError(f"{utterance.id}: {path}: {error}") from None
+
+
+def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
+    """Return the message for all utterances that cannot be used."""
+    return UserError(
+        f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
+        f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
+    )
+
+
+_QUIET = (b"RIFF", b"RF64", b"fLaC", b"NIST", b"OggS", b"FORM")
+"""Beginnings of files that no library but libsndfile reads, or one that prints nothing."""
+
+
+@contextmanager
+def hushed(path: Path) -> Iterator[list[str]]:
+    """Keep libmpg123 from printing notes on a file; afterwards the list has them. All that goes to standard error is
+    taken for such notes, so no other thread may have something to say."""
+    said: list[str] = []
+    try:
+        with open(path, "rb") as file:
+            talks = file.read(4) not in _QUIET
+        kept = os.dup(2) if talks else None
+    except OSError:  # without a file, or without standard error
+        kept = None
+    if kept is None:
+        yield said
+        return
+    sys.stderr.flush()
+    with os.fdopen(os.memfd_create("notes"), "rb") as notes:
+        os.dup2(notes.fileno(), 2)
+        try:
+            yield said
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            notes.seek(0)
+            said += notes.read().decode(errors="replace").splitlines()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[SoundFile]:
+    """Open the file.
+
+    Raises:
+        Unusable: whatever goes wrong with it, also while the block reads.
+    """
+    try:
+        _check_whole(path)
+        with soundfile.SoundFile(path) as file:
+            if file.frames == 0:
+                raise Unusable("holds no samples")
+            yield file
+    except soundfile.LibsndfileError as error:
+        raise Unusable(f"cannot be read as audio ({error.error_string.rstrip('.')}); get the file again") from None
+    except OSError as error:
+        raise Unusable(f"cannot be read ({error.strerror or error})") from None
+
+
+def _samples(file: SoundFile, utterance: Utterance) -> Samples:
+    first, last = utterance.start_sample, utterance.start_sample + utterance.num_samples
+    if file.samplerate != utterance.sampling_rate:
+        raise Unusable(
+            f"sampled at {file.samplerate} Hz, {utterance.sampling_rate} Hz when it was prepared; prepare the corpus "
+            "again"
+        )
+    if utterance.channel >= file.channels:
+        raise Unusable(f"has {counted(file.channels, 'channel')}, no channel {utterance.channel} (counted from 0)")
+    if last > file.frames:
+        raise Unusable(f"ends after {counted(file.frames, 'sample')}, the utterance needs samples {first} to {last}")
+    file.seek(first)
+    block = max(1, READ_AT_ONCE // file.channels)
+    pieces: list[Samples] = []
+    missing = utterance.num_samples
+    while missing > 0:
+        read = file.read(min(block, missing), dtype="float32", always_2d=True)[:, utterance.channel]
+        pieces.append(np.ascontiguousarray(read))
+        missing -= len(read)
+        if len(read) == 0:
+            break
+    samples = np.concatenate(pieces) if len(pieces) > 1 else pieces[0]
+    if len(samples) < utterance.num_samples:
+        found = f"{len(samples)} of {counted(utterance.num_samples, 'sample')}"
+        raise Unusable(f"is cut short: {found} can be read; get the file again")
+    if not np.isfinite(samples).all():
+        raise Unusable(f"holds NaN or infinity, first at sample {int(np.isfinite(samples).argmin())}")
+    return samples
+
+
+def _check_whole(path: Path) -> None:
+    """Raise `Unusable` when there is no such file, it is empty, or a WAV or SPHERE file shorter than it says."""
+    if not path.is_file():
+        raise Unusable("is a folder, not a file" if path.is_dir() else "no such file")
+    size = path.stat().st_size
+    if size == 0:
+        raise Unusable("the file is empty (0 bytes)")
+    with open(path, "rb") as file:
+        head = file.read(12)
+        if head[:8] == b"NIST_1A\n":
+            _check_sphere(head + file.read(_LONGEST_SPHERE_HEADER), size)
+            return
+        if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
+            return
+        while len(chunk := file.read(8)) == 8:
+            name, length = struct.unpack("<4sI", chunk)
+            if name == b"data":
+                here = file.tell()
+                # Writers to a pipe cannot go back to fill in the length: they leave 0 or the largest number.
+                if length < STREAMED and here + length > size:
+                    raise Unusable(
+                        f"is cut short: {size - here} of the {length} bytes of samples its header declares are there; "
+                        "get the file again"
+                    )
+                return
+            file.seek(length + length % 2, 1)
+
+
+def _check_sphere(head: bytes, size: int) -> None:
+    """Check a NIST SPHERE header: `NIST_1A`, its length, then lines `NAME -TYPE VALUE` to `end_head`."""
+    text = head.decode("latin-1")
+    fields: dict[str, str] = {}
+    lines = text.split("\n")
+    for line in lines[2:]:
+        if line.strip() == "end_head":
+            break
+        name, _, value = line.strip().partition(" ")
+        fields[name] = value.partition(" ")[2].strip()
+    else:
+        raise Unusable("has a broken SPHERE header (no `end_head`); get the file again")
+    coding = fields.get("sample_coding", "pcm")
+    if "embedded" in coding:
+        raise Unusable(f"is compressed ({coding}); unpack it first, e.g. with sph2pipe")
+    try:
+        begin = int(lines[1])
+        samples, channels = int(fields["sample_count"]), int(fields.get("channel_count", "1"))
+        width = int(fields.get("sample_n_bytes", "1" if "ulaw" in coding or "alaw" in coding else "2"))
+        if min(begin, samples, channels, width) <= 0:
+            raise ValueError
+    except (KeyError, ValueError):
+        raise Unusable("has a broken SPHERE header (impossible or missing numbers); get the file again") from None
+    if begin + samples * channels * width > size:
+        raise Unusable(
+            f"is cut short: {max(0, size - begin)} of the {samples * channels * width} bytes of samples its header "
+            "declares are there; get the file again"
+        )

@@ -1,0 +1,1 @@
+"""The commands of speech: options, the call, and the text each prints."""

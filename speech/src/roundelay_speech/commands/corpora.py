@@ -1,0 +1,418 @@
+"""Corpora: prepare, features, export."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.arguments import count, positive, share, whole
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.core.folders import check_there
+from roundelay.stopping import ending, resumes_from
+from roundelay.terminal import Bar, console, print_table
+from roundelay_speech.commands.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from roundelay_speech.features.parts import FeatureConfig
+    from roundelay_speech.features.warps import Warps
+    from roundelay_speech.prepared import Corpus
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    _add_prepare(
+        command("prepare", _prepare, "check a corpus, read its lexicon, compute its features", EXAMPLES["prepare"])
+    )
+    sub = command(
+        "features",
+        _features,
+        "give a prepared corpus other features, or copies at other speeds or warps",
+        EXAMPLES["features"],
+    )
+    sub.add_argument("data", type=Path, check=check_there, help="the prepared corpus")
+    sub.add_argument(
+        "--on-bad-audio",
+        choices=["error", "skip"],
+        default="error",
+        help="utterances whose audio, or given features, cannot be read: stop, or leave them out (default: error)",
+    )
+    _add_feature_options(sub)
+    sub = command(
+        "export",
+        _export,
+        "write a corpus as Kaldi or Lhotse read it, or an acoustic model for Kaldi, as ONNX or torch.export",
+        EXAMPLES["export"],
+    )
+    sub.add_argument(
+        "format",
+        choices=["kaldi", "lhotse", "onnx", "torch", "sherpa"],
+        help="the format to write: kaldi and lhotse of a corpus; onnx, torch and sherpa (sherpa-onnx) of a "
+        "model, kaldi of a packed one",
+    )
+    sub.add_argument(
+        "data",
+        type=Path,
+        metavar="CORPUS|EXP|MODEL",
+        help="the folder that `roundelay prepare` wrote; or a run directory, or a packed model",
+    )
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write to")
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="write only this split; may be repeated (default: all)",
+    )
+    sub.add_argument(
+        "--features", action="store_true", help="kaldi: write feats.scp and cmvn.scp with their archives too"
+    )
+
+
+def _prepare(options: argparse.Namespace) -> None:
+    if options.source is not None and not options.download:
+        check_there(options.source)
+    folder: list[Path] = []
+
+    def kept() -> str:
+        from roundelay_speech.features.partial import finished_in
+
+        if not folder or not (done := finished_in(folder[0])):
+            return "no features were computed yet. The same command begins anew."
+        return resumes_from(folder[0], f"what is finished, with the features of {done:,} utterances,")
+
+    with ending(kept):
+        _prepare_into(options, folder)
+
+
+def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
+    """Prepare; the corpus's folder is put into the list as soon as it is known."""
+    from roundelay_speech.api.corpora import prepare, usual_data
+    from roundelay_speech.corpus.options import PrepareOptions
+
+    data = usual_data(options.corpus) if options.data is None else options.data
+    folder.append(data)
+    how = PrepareOptions(
+        on_bad=options.on_bad_audio,
+        on_missing_words=options.on_missing_words,
+        map_to=options.map_to,
+        strip_stress=options.strip_stress,
+        lexicon_case=options.lexicon_case,
+        max_bad_share=options.max_bad_share,
+        workers=options.workers,
+        features=_feature_options(options),
+        speeds=tuple(options.speed),
+        warps=_warps(options),
+        allow_pipes=options.allow_pipes,
+        pipe_seconds=options.pipe_seconds,
+        given_features=options.use_feats,
+        frame_shift_ms=options.frame_shift_ms,
+        rate=options.rate,
+        channel=options.channel,
+        clean_transcripts=options.clean_transcripts,
+        on_overlap=options.on_overlap,
+        shards=options.shards,
+        unlabelled=options.unlabelled,
+    )
+    splits: dict[str, list[str]] = {}
+    for split, part in map(_split, options.split):
+        splits.setdefault(split, []).append(part)
+    names = ("source", "also", "download", "lexicon", "vocabulary", "vocabulary_size", "seed")
+    sources = {name: getattr(options, name) for name in names}
+    prepared = prepare(options.corpus, data, options=how, progress=Bar(), splits=splits, **sources)
+    _show_prepared(prepared, data)
+
+
+def _show_prepared(corpus: "Corpus", data: Path) -> None:
+    """The splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
+    from roundelay_speech.corpus.cleaned import CHANGES_FILE, read_changes, table
+    from roundelay_speech.data.problems import listing
+    from roundelay_speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
+
+    rows = [
+        (name, f"{len(some)}", f"{sum(u.duration for u in some) / 3600:.2f}", f"{len({u.speaker for u in some})}")
+        for name, some in corpus.splits.items()
+    ]
+    print_table(["split", "utterances", "hours", "speakers"], rows)
+    for split, gone in corpus.left_out.items():
+        console.print(
+            f"{split}: left out {len(gone)} of {len(gone) + len(corpus.splits[split])} utterances:\n"
+            f"{listing([one.reason for one in gone])}",
+            markup=False,
+        )
+    if corpus.guessed:
+        guessed = "1 pronunciation was" if corpus.guessed == 1 else f"{corpus.guessed:,} pronunciations were"
+        console.print(f"{guessed} guessed from spelling; see {data / GUESSED_LEXICON}", markup=False)
+    if corpus.held_out_words:
+        words = f"{len(corpus.held_out_words):,} words of held-out transcripts alone"
+        console.print(f"{words} are there to align them, not to recognise them; see {data / HELD_OUT_LEXICON}")
+    if corpus.cleaned and (changes := read_changes(data)):
+        print_table(["changed in transcripts", "most frequent", "times"], table(changes), left=2)
+        console.print(f"All changes are in {data / CHANGES_FILE}", markup=False)
+    for remark in corpus.remarks:
+        console.print(f"warning: {remark}.", markup=False)
+    console.print(f"{corpus.name} is ready in {data}", markup=False)
+
+
+def _warps(options: argparse.Namespace) -> "Warps":
+    from roundelay_speech.features.warps import Warps, group_of
+
+    return Warps(tuple(options.warp), group_of(options.warp_of))
+
+
+def _features(options: argparse.Namespace) -> None:
+    from roundelay_speech.corpus.build import change_features
+
+    corpus = change_features(
+        options.data,
+        _feature_options(options),
+        Bar(),
+        speeds=options.speed,
+        warps=_warps(options),
+        workers=options.workers,
+        on_bad=options.on_bad_audio,
+    )
+    store = corpus.features()
+    parts = ", ".join(f"{p.name} {p.width}{f' with {p.deltas} deltas' if p.deltas else ''}" for p in store.parts)
+    console.print(f"{len(store.array):,} frames of {parts} are ready in {store.folder}", markup=False)
+
+
+def _export(options: argparse.Namespace) -> None:
+    if options.format in ("onnx", "torch", "sherpa"):
+        return _export_model(options)
+    if options.format == "kaldi" and _is_model(options.data):
+        return _export_for_kaldi(options)
+    from roundelay_speech.corpus.formats.export import export_kaldi, export_lhotse
+    from roundelay_speech.prepared import load_corpus
+
+    corpus = load_corpus(options.data)
+    if options.format == "kaldi":
+        done = export_kaldi(corpus, options.out, Bar(), features=options.features, splits=options.split)
+    else:
+        if options.features:
+            raise UserError("export lhotse writes no features; only `roundelay export kaldi` takes --features.")
+        done = export_lhotse(corpus, options.out, splits=options.split)
+    for one in done:
+        frames = "" if one.frames is None else f", {one.frames} frames of features"
+        console.print(f"{one.split}: {one.utterances} utterances{frames} -> {one.folder}", markup=False)
+
+
+def _is_model(folder: Path) -> bool:
+    """True for packed models and runs, which have no features or utterances of their own."""
+    from roundelay_speech.packed.folder import is_packed
+    from roundelay_speech.trained import MODEL_META
+
+    return is_packed(folder) or (folder / MODEL_META).is_file()
+
+
+def _refuse_corpus_options(options: argparse.Namespace) -> None:
+    if options.split or options.features:
+        raise UserError(f"export {options.format} takes a model, which has no --split and no --features of a corpus.")
+
+
+def _export_for_kaldi(options: argparse.Namespace) -> None:
+    _refuse_corpus_options(options)
+    from roundelay_speech.exporting.kaldi.writing import export_kaldi
+
+    done = export_kaldi(options.data, options.out)
+    live = ", for Kaldi's programs, live decoders and vosk" if done.live else ", for Kaldi's programs"
+    console.print(f"{done.pdfs} pdfs, a graph of {done.states:,} states{live} -> {done.folder}", markup=False)
+    for sentence in done.left_out:
+        console.print(sentence, markup=False)
+
+
+def _export_model(options: argparse.Namespace) -> None:
+    _refuse_corpus_options(options)
+    need("export", f"export {options.format}")
+    check_there(options.data)
+    from roundelay_speech.exporting.writing import export
+
+    done = export(options.data, options.out, options.format)
+    console.print(
+        f"{done.file}: agrees with the network to {done.difference:.1e} of its largest log-likelihood", markup=False
+    )
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, folder = text.partition("=")
+    if not (name and equals and folder):
+        raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")
+    return name, folder
+
+
+def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
+    """The features that `--features` and `--bins` ask for."""
+    from roundelay.core.configure import build, read_yaml
+    from roundelay_speech.features.fbank import FbankConfig
+    from roundelay_speech.features.parts import FeatureConfig, only_fbank
+
+    if options.features is not None and options.bins is not None:
+        raise UserError("Give --features or --bins, not both: a file of features names the bins of its filterbanks.")
+    if options.features is not None:
+        given = read_yaml(options.features)  # a fault of the file names it
+        try:
+            return build(FeatureConfig, given)
+        except UserError as error:
+            raise UserError(f"{options.features}: {error}") from None
+    return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()
+
+
+def _add_prepare(sub: argparse.ArgumentParser) -> None:
+    from roundelay_speech.recipes.known import corpora
+
+    sub.add_argument(
+        "corpus",
+        choices=list(corpora()),
+        help="a corpus by name, or the format of your own (kaldi, lhotse); `roundelay list corpora` says what they are",
+    )
+    sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
+    sub.add_argument("--download", action="store_true", help="download what is free and missing into the source first")
+    sub.add_argument(
+        "--also",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="switchboard: another folder that holds parts of it; may be repeated",
+    )
+    sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
+    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary in CMU format")
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME=FOLDER",
+        help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
+        "librispeech: a part, and a split may be named several times",
+    )
+    sub.add_argument(
+        "--unlabelled",
+        action="store_true",
+        help="kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named "
+        "train may be missing",
+    )
+    _add_policies(sub)
+    _add_reading(sub)
+    sub.add_argument(
+        "--shards",
+        type=count,
+        metavar="N",
+        help="cut the features of train into N parts, folders that a host can have alone (docs/hosts.md)",
+    )
+    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
+    _add_feature_options(sub)
+
+
+def _add_policies(sub: argparse.ArgumentParser) -> None:
+    """Options of words, and policies for words and utterances that cannot be used."""
+    sub.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="TEXT",
+        help="recognise the words of this text or list and those of the training transcripts; other words of held-out "
+        "speech count as errors",
+    )
+    sub.add_argument(
+        "--vocabulary-size",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="only the N most frequent words of the vocabulary; 0 for all (default: 0)",
+    )
+    sub.add_argument(
+        "--on-bad-audio",
+        choices=["error", "skip"],
+        default="error",
+        help="audio that is missing, cut short or of a wrong rate: stop, or leave the utterance out (default: error)",
+    )
+    sub.add_argument(
+        "--on-missing-words",
+        choices=["error", "skip", "map", "guess"],
+        default="error",
+        help="words that are not in the lexicon: stop, leave their utterances out, replace them by --map-to, or guess "
+        "pronunciations from their spelling (default: error)",
+    )
+    sub.add_argument(
+        "--lexicon-case",
+        choices=["keep", "upper", "lower"],
+        help="kaldi: write the dictionary's words in this case (default: that of the transcripts, if they have one)",
+    )
+    sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
+    sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
+    sub.add_argument(
+        "--max-bad-share",
+        type=share,
+        default=0.1,
+        metavar="SHARE",
+        help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
+    )
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
+    """Options of reading audio, features and transcripts."""
+    sub.add_argument(
+        "--allow-pipes",
+        action="store_true",
+        help="kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust",
+    )
+    sub.add_argument(
+        "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
+    )
+    sub.add_argument(
+        "--use-feats", action="store_true", help="kaldi: take the features of feats.scp although there is audio"
+    )
+    sub.add_argument(
+        "--frame-shift-ms", type=positive, help="kaldi: frame shift of feats.scp (default: the file frame_shift, or 10)"
+    )
+    sub.add_argument("--rate", type=count, metavar="HZ", help="resample all audio to this sampling rate, as it is read")
+    sub.add_argument(
+        "--channel",
+        type=whole,
+        metavar="N",
+        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0); lhotse: of "
+        "the channels that a supervision names",
+    )
+    sub.add_argument(
+        "--clean-transcripts",
+        action="store_true",
+        help="write words as the dictionary does: in its case, without punctuation at their ends, and without marks of "
+        "noises such as <cough>",
+    )
+    sub.add_argument(
+        "--on-overlap",
+        choices=["warn", "error"],
+        default="warn",
+        help="a speaker, or the same audio, in train and in another split (default: warn)",
+    )
+
+
+def _add_feature_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--features", type=Path, metavar="YAML", help="a file that says what features are made of (docs/features.md)"
+    )
+    sub.add_argument("--bins", type=count, help="bins of the filterbank (default: 40)")
+    sub.add_argument(
+        "--speed",
+        type=positive,
+        nargs="+",
+        default=[],
+        metavar="S",
+        help="add copies of the training utterances played at these speeds, for example 0.9 1.1",
+    )
+    sub.add_argument(
+        "--warp",
+        type=positive,
+        nargs="+",
+        default=[],
+        metavar="W",
+        help="add copies with the frequencies of the filterbanks warped, as a vocal tract of another length would; "
+        "above 1 a shorter one, for example 1.1",
+    )
+    sub.add_argument(
+        "--warp-of",
+        default="all",
+        metavar="GROUP",
+        help="whose utterances --warp copies: all, women, men, few (women or men, whoever says less), or a file that "
+        "lists speakers (default: all)",
+    )
+    sub.add_argument("--workers", type=count, help="processes (default: as many as are worth starting)")

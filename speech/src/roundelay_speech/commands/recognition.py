@@ -1,0 +1,234 @@
+"""Recognition: decode, score."""
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.arguments import count
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.folders import check_run, check_there
+from roundelay.stopping import ending, resumes_from
+from roundelay.terminal import Bar, console
+from roundelay_speech.commands.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from roundelay_speech.recognition.recognise import Recognised
+
+MOST_NAMED = 10  # words that cannot be recognised
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    sub = command(
+        "decode", _decode, "recognise the held-out splits with trained models, and score them", EXAMPLES["decode"]
+    )
+    sub.add_argument("exp", nargs="+", type=Path, check=check_run, help="run directories")
+    sub.add_argument(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="decode.KEY=VALUE",
+        help="recognise with other options than the run's recipe has (`roundelay list options` names them)",
+    )
+    sub.add_argument(
+        "--with",
+        dest="others",
+        nargs="+",
+        default=[],
+        metavar="EXP[:WEIGHT]",
+        help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
+    )
+    sub.add_argument(
+        "--corpus",
+        "--data",
+        type=Path,
+        check=check_there,
+        metavar="DIR",
+        help="recognise this instead of the run's corpus, with the run's words and language model: a prepared corpus, "
+        "a Kaldi data directory or a folder of recordings, with or without transcripts; needs --out, unless the run's "
+        "own corpus is not found: then this one, prepared, stands for it",
+    )
+    sub.add_argument(
+        "--split",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="recognise this split; may be repeated (default: as the recipe says, of another corpus all but train)",
+    )
+    sub.add_argument(
+        "--scores",
+        type=Path,
+        metavar="FILE",
+        help="decode these log-likelihoods instead of the model's (.scp, .ark, .npz, or a folder of .npy files), with "
+        "the run's words and language model; needs --out",
+    )
+    sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
+    _add_score(
+        command("score", _score, "score again what was decoded, or any trn, stm and ctm files", EXAMPLES["score"])
+    )
+
+
+def _decode(options: argparse.Namespace) -> None:
+    def kept() -> str:
+        from roundelay_speech.recognition.unfinished import kept_of
+
+        for folder in (options.out,) if options.out else options.exp:
+            if done := kept_of(folder / "decode"):
+                return resumes_from(folder, f"everything so far ({done})")
+        return "no setting and no split was finished yet. The same command begins anew."
+
+    with ending(kept):
+        _decode_into(options)
+
+
+def _decode_into(options: argparse.Namespace) -> None:
+    from roundelay_speech.recipes.known import check_overrides
+
+    check_overrides(options.set)  # names a slip before torch is loaded
+    from roundelay_speech.api.recognition import decode, decode_recipe, prepared_speech
+    from roundelay_speech.trained import check_trained
+
+    if len(options.exp) > 1 and (options.out or options.others):
+        raise UserError("decode --with and --out are for one run directory; name further runs with --with.")
+    others = [weighted(text) for text in options.others]
+    changes = [*options.set, *([f"decode.splits=[{','.join(options.split)}]"] if options.split else [])]
+    corpus = options.corpus
+    if corpus is not None:
+        corpus = prepared_speech(options.exp[0], corpus, options.out, Bar())
+    # Everything is looked at before anything is decoded, which takes long.
+    for exp in (*options.exp, *(exp for exp, _ in others)):
+        decode_recipe(exp, changes, corpus)
+        if options.scores is None:
+            check_trained(exp)
+    for exp in options.exp:
+        done = decode(
+            exp,
+            changes,
+            others=others,
+            corpus=corpus,
+            scores=options.scores,
+            out=options.out,
+            progress=Bar(),
+        )
+        for found in done:
+            console.print(
+                f"{options.out or exp} {found.split}: {_errors(found)}  acoustic scale {found.search.scale:g}, "
+                f"word cost {found.search.word_cost or 0.0:g}, beam {found.search.beam:g}, at most "
+                f"{found.search.max_active:,} paths, {found.real_time_factor:.4f} x real time on one core",
+                markup=False,
+            )
+            if (units := found.unit_errors) is not None:
+                console.print(
+                    f"  units read off without lexicon and language model: {units.wer:.2f} % errors "
+                    f"({units.total:,} of {units.ref:,})",
+                    markup=False,
+                )
+            for name, part in found.subsets.items():
+                console.print(f"  {name}: {part}", markup=False)
+            if found.unknown_words:
+                console.print(f"  {unknown_words(found.unknown_words, found.score.errors.ref)}", markup=False)
+        for sentence in done[0].edges if done else ():
+            console.print(f"  {sentence}", markup=False)
+
+
+def unknown_words(unknown: Mapping[str, int], said: int) -> str:
+    """A sentence that names words which were said and cannot be recognised, the most frequent first; `said` are all."""
+    some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
+    more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+    return (
+        f"{sum(unknown.values()):,} of {said:,} words said are not among the words that can be recognised: "
+        f"{', '.join(some)}{more}"
+    )
+
+
+def _errors(found: "Recognised") -> str:
+    """The word errors of a split, where its words are known."""
+    return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
+
+
+def weighted(text: str) -> tuple[Path, float]:
+    """`EXP` or `EXP:WEIGHT`."""
+    exp, colon, weight = text.rpartition(":")
+    if Path(text).exists() or not colon:
+        return Path(text), 1.0
+    try:
+        return Path(exp), float(weight)
+    except ValueError:
+        raise UserError(f"--with {text!r}: write EXP or EXP:WEIGHT, for example exp/blstm:0.5.") from None
+
+
+def _score(options: argparse.Namespace) -> None:
+    from roundelay_speech.scoring.command import Asked, answers
+    from roundelay_speech.scoring.normalise import Rules
+    from roundelay_speech.scoring.output import OutputOptions
+
+    asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
+    rules = Rules(
+        glm=options.glm,
+        keep_hyphens=options.keep_hyphens,
+        marked=options.marks,
+        ignore_case=options.ignore_case,
+        sclite_costs=options.sclite_costs,
+        missing="empty" if options.missing_as_empty else "error",
+    )
+    wanted = OutputOptions(
+        interval=options.interval,
+        unit=options.over,
+        per_speaker=options.per_speaker,
+        subsets=options.subsets,
+        by=options.by,
+        table=options.table,
+        confusions=options.confusions,
+        errors=options.errors,
+    )
+    for text in answers(asked, rules, wanted):
+        console.print(text, markup=False)
+
+
+def _add_score(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
+    sub.add_argument("--ref", type=Path, help="reference in trn format")
+    sub.add_argument("--hyp", type=Path, help="hypotheses in trn format")
+    sub.add_argument("--stm", type=Path, help="reference in segments with times, in stm format")
+    sub.add_argument("--ctm", type=Path, help="recognised words with times, in ctm format")
+    sub.add_argument("--glm", type=Path, help="mapping rules for both sides; implies --marks, and splits at hyphens")
+    sub.add_argument("--keep-hyphens", action="store_true", help="with --glm: hyphenated words stay one word")
+    sub.add_argument(
+        "--marks",
+        action="store_true",
+        help="read { a / b } as alternatives, @ as no word, (word) as optional, wor- as a fragment, word;x as word",
+    )
+    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
+    sub.add_argument("--sclite-costs", action="store_true", help="align with sclite's costs, not with fewest errors")
+    sub.add_argument(
+        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
+    )
+    sub.add_argument("--interval", action="store_true", help="95 %% bootstrap interval of the word error rate")
+    sub.add_argument(
+        "--over",
+        choices=["utterances", "speakers"],
+        default="utterances",
+        help="what the bootstrap of --interval and --compare draws (default: utterances)",
+    )
+    sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
+    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+    sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
+    sub.add_argument(
+        "--by",
+        default="",
+        metavar="gender|FILE",
+        help="word errors of women and men, or of the groups that a file gives utterances or speakers: lines of `NAME "
+        "GROUP`, as in spk2gender and utt2lang",
+    )
+    sub.add_argument("--table", action="store_true", help="the table that sclite prints")
+    sub.add_argument(
+        "--confusions",
+        type=count,
+        default=0,
+        metavar="N",
+        help="print the N most frequent errors of each kind (default: 0)",
+    )
+    sub.add_argument("--errors", action="store_true", help="also print every error in its place")

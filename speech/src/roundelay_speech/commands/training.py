@@ -1,0 +1,297 @@
+"""Training of recipes: train, replay."""
+
+import argparse
+import json
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.folders import check_run
+from roundelay.stopping import leave_to_another, status, stopping
+from roundelay.terminal import Bar, complain, console
+from roundelay_speech.commands.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from roundelay.runtime.launch.world import HostPlace
+
+
+AUTO = "auto"
+"""In the place of a strategy: the one that is advised."""
+
+
+def add(command: Command) -> None:
+    """Their options."""
+    _add_train(
+        command("train", _train, "train a network with one of the strategies, or resume a training", EXAMPLES["train"])
+    )
+    sub = command(
+        "replay", _replay, "repeat a recorded training in one process, event by event, bit for bit", EXAMPLES["replay"]
+    )
+    sub.add_argument("exp", type=Path, check=check_run, help="the run directory of a `train --record`")
+
+
+def _train(options: argparse.Namespace) -> int:
+    """Trains on one host or, under torchrun's variables, on one of several."""
+    _check(options)  # names a slip before torch is loaded
+    from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
+    from roundelay.runtime.launch.world import read_place
+
+    place = read_place(options.listen)
+    if place is None:
+        return _train_here(options, None)
+    if place.local_rank:
+        leave_to_another()  # local rank 0 answers, which may take a round
+        return wait_for_leader(place)
+    if options.learners not in (None, place.learners):
+        raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")
+    options.learners = place.learners
+    slots, ended = LocalLeader(place), 1
+    try:
+        ended = _train_here(options, place)
+    except UserError:
+        ended = 2
+        raise
+    except SystemExit as end:
+        ended = int(end.code or 0)
+        raise
+    finally:
+        slots.release(ended)
+    return ended
+
+
+def _train_here(options: argparse.Namespace, place: "HostPlace | None") -> int:
+    from roundelay.job import Interrupt
+    from roundelay.run_directory import alone
+    from roundelay.runtime.base import LearnerDied
+    from roundelay.runtime.hosts.control.agent import serve
+    from roundelay.runtime.hosts.control.copies import CopyReceiver
+    from roundelay.runtime.hosts.control.succession import LedByAnother
+    from roundelay.runtime.hosts.terms import check_may_join
+    from roundelay_speech.acoustic import make_job, make_terms, renumbered
+    from roundelay_speech.api.training import Beginning, conduct, make_logger
+    from roundelay_speech.recipes.recipe import load_recipe
+
+    if options.strategy == AUTO:
+        _choose(options, place)
+    recipe = load_recipe(options.recipe, _overrides(options))
+    job = make_job(recipe, options.exp, place)
+    cluster = job.cluster
+    if place is not None:
+        check_may_join(cluster.strategy, place)
+    if place is not None and not place.conducts:
+        interrupt, stopped, then = Interrupt(), "", None
+
+        def asked() -> str:  # from the moment on that this host takes part
+            interrupt.busy = True
+            return interrupt.why
+
+        say = partial(console.print, markup=False)
+        copies = CopyReceiver(options.exp, say) if options.keep_copies else None
+        with stopping(interrupt), nullcontext() if copies is None else alone(options.exp):
+            terms = make_terms(recipe, cluster.strategy)
+            try:
+                stopped = serve(cluster, place, terms, say, asked, copies)
+            except LearnerDied as error:
+                raise UserError(f"the learners of this host do not start: {error}") from error
+            except LedByAnother as led:
+                then = led
+        if then is not None:
+            options.straggler = renumbered(recipe.training.stragglers, then.former)
+            return _without_first(options, then.place)
+        return status(interrupt.why or stopped) if interrupt.asked or stopped else 0
+    job = replace(job, loggers=tuple(map(make_logger, options.logger)))
+    results, why = conduct(job, options.exp, Beginning(options.resume, options.begin_anew), Bar())
+    if results is None:
+        complain(f"interrupted; everything so far is in {options.exp}. The same command goes on from there.")
+        return status(why)
+    objective = recipe.training.objective
+    for split, loss in results.frame_cross_entropy.items():
+        console.print(
+            f"{split} {objective.measured} {loss:.4f}, {objective.right} {100 * results.frame_accuracy[split]:.2f} %",
+            markup=False,
+        )
+    console.print(
+        f"{results.frames_seen:,} {objective.examples} in {results.wall_seconds:.0f} s, "
+        f"staleness mean {results.staleness['mean']:.1f} largest {results.staleness['largest']:.0f}; "
+        f"stopped because {results.stopped}",
+        markup=False,
+    )
+    return 0
+
+
+def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
+    """Go on with the run after its first host has ended: this host has another place now, perhaps the first."""
+    where = f"this host leads at {place.address}:{place.port}" if place.conducts else f"{place.address} leads"
+    console.print(f"the first host is lost: {where}, from the last checkpoint in {options.exp}", markup=False)
+    options.learners, options.resume = place.learners, place.conducts
+    return _train_here(options, place)
+
+
+def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
+    """Put a strategy in the place of `auto`, and say which and why."""
+    from roundelay_speech.advice.auto import chosen_strategy, refuse_several_hosts
+
+    if place is not None and not place.alone:
+        refuse_several_hosts()
+    options.strategy, why = chosen_strategy(options.recipe, _overrides(options), options.exp)
+    console.print(f"strategy {options.strategy}: {why}", markup=False)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Find slips in recipe and overrides.
+
+    Raises:
+        UserError: as `check_recipe`; says so where several values were meant to be trained.
+    """
+    from roundelay.core.strategy_text import split_outside_brackets
+    from roundelay_speech.recipes.known import check_recipe
+
+    try:
+        check_recipe(options.recipe, _overrides(options))
+    except UserError as error:
+        for text in options.overrides:
+            key, _, values = text.partition("=")
+            if len(split_outside_brackets(values)) > 1 and key.partition(".")[0] in str(error):
+                raise UserError(
+                    f"{error} `train` trains one value; `roundelay compare {options.recipe} --strategies NAME {text}` "
+                    "trains each of them."
+                ) from error
+        raise
+
+
+def _overrides(options: argparse.Namespace) -> list[str]:
+    given = list(options.overrides)
+    for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
+        value = getattr(options, flag)
+        if value is not None and (flag, value) != ("strategy", AUTO):
+            given.append(f"training.{flag}={value}")
+    if options.init is not None:
+        given.append(f"init.model={json.dumps(str(options.init))}")
+    if options.record:
+        given.append("training.record=true")
+    if options.straggler is not None:
+        given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
+    return given
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from roundelay.runtime.replay.whole import replay
+    from roundelay_speech.acoustic import TRACE, make_job
+    from roundelay_speech.prepared import load_corpus
+    from roundelay_speech.recipes.kept import kept_recipe
+    from roundelay_speech.trained import MODEL, load_model
+
+    recipe = kept_recipe(options.exp)
+    if (options.exp / MODEL).is_file():
+        load_model(options.exp).check(load_corpus(recipe.corpus), options.exp)
+    found = replay(options.exp / TRACE, make_job(recipe).cluster, Bar())
+    done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
+    if found.difference:
+        console.print(f"{options.exp}: differs after {done}.\nThe first difference: {found.difference}", markup=False)
+        return 1
+    console.print(f"{options.exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
+    return 0
+
+
+def _add_train(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
+    add_overrides(sub, "schedule.max_epochs=5")
+    sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
+    sub.add_argument(
+        "--strategy",
+        metavar="NAME[:TOPOLOGY][,KEY=VALUE...]",
+        help="the data-parallel strategy; `roundelay list strategies` names all; auto: the one that `roundelay advise` "
+        "would take on this host (default: the recipe's)",
+    )
+    sub.add_argument(
+        "--learners",
+        type=count,
+        help="how many learners; a run may be resumed with another number (default: the recipe's)",
+    )
+    sub.add_argument(
+        "--runtime",
+        choices=["procs", "sim"],
+        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
+    )
+    sub.add_argument(
+        "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
+    )
+    sub.add_argument(
+        "--init",
+        type=Path,
+        metavar="EXP",
+        help="start from this model: a run directory, its model.safetensors, or a checkpoint (docs/starting.md)",
+    )
+    _add_going_on(sub)
+    sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
+    sub.add_argument(
+        "--logger",
+        choices=["mlflow", "wandb"],
+        action="append",
+        default=[],
+        help="draw curves there too, beside TensorBoard; may be repeated (docs/python.md)",
+    )
+    _add_hosts(sub)
+    sub.add_argument(
+        "--straggler",
+        type=straggler,
+        action="append",
+        metavar="RANK:3x|RANK:+0.4",
+        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
+    )
+
+
+def _add_going_on(sub: argparse.ArgumentParser) -> None:
+    """Options of runs that stopped, and of learners that die."""
+    sub.add_argument(
+        "--resume",
+        action="store_true",
+        help="go on with the run that is there, also under another strategy; begin none",
+    )
+    sub.add_argument(
+        "--begin-anew",
+        action="store_true",
+        help="where no checkpoint is whole any more: begin again, and keep the old log under another name",
+    )
+    sub.add_argument(
+        "--on-death",
+        choices=["replace", "go-on", "shrink", "stop"],
+        help="what happens when a learner dies (docs/faults.md)",
+    )
+
+
+def _add_hosts(sub: argparse.ArgumentParser) -> None:
+    """Options of training on several hosts."""
+    sub.add_argument(
+        "--listen",
+        metavar="ADDRESS[:PORT]",
+        help="several hosts: the address where the others reach this host (docs/hosts.md)",
+    )
+    sub.add_argument(
+        "--host-patience",
+        type=positive,
+        metavar="SECONDS",
+        help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
+    )
+    sub.add_argument(
+        "--keep-copies",
+        action="store_true",
+        help="several hosts: a host that does not lead keeps a copy of the newest checkpoint in its own --exp, so that "
+        "it can lead when the first is lost",
+    )
+    sub.add_argument(
+        "--wire",
+        metavar="CODEC",
+        help="several hosts: codec on the network, such as bf16 (default: auto)",
+    )
+    sub.add_argument(
+        "--fragments",
+        type=count,
+        metavar="K",
+        help="several hosts: an exchange carries one of K parts of the row (default: as many as the link asks for)",
+    )

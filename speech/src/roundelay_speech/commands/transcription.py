@@ -1,0 +1,278 @@
+"""Transcription: words of recordings, by a packed model, at once, as they come, or for whoever asks over HTTP."""
+
+import argparse
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from roundelay.commands.arguments import count, positive, whole
+from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
+from roundelay.core.folders import check_packed
+from roundelay.terminal import Bar, complain, console, write
+from roundelay_speech.commands.examples import EXAMPLES
+
+if TYPE_CHECKING:
+    from roundelay_speech.transcription.transcribing import Options
+
+_FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
+
+
+def add(command: Command) -> None:
+    """Its options."""
+    about = "recognise recordings of any kind and length with a packed model"
+    sub = command("transcribe", _transcribe, about, EXAMPLES["transcribe"])
+    sub.add_argument(
+        "model", type=Path, check=check_packed, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)"
+    )
+    sub.add_argument(
+        "recordings",
+        nargs="+",
+        metavar="FILE",
+        help="wav, flac, mp3, ogg, and where ffmpeg is installed others, such as m4a; a folder of them; a list (.txt, "
+        ".scp); - for standard input",
+    )
+    sub.add_argument("--format", choices=_FORMATS, default="txt", help="of the transcripts (default: txt)")
+    sub.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="a file for each recording there (default: all to standard output); what is there and whole is kept",
+    )
+    sub.add_argument(
+        "--ref",
+        type=Path,
+        metavar="FILE",
+        help="what was said, as trn or `NAME words` lines: prints the word error rate",
+    )
+    _add_reading(sub)
+    sub.add_argument(
+        "--stream",
+        action="store_true",
+        help="recognise as the audio comes, from one FILE or, with -, from a recorder (arecord -t wav); --format txt, "
+        "or json, which has the words so far as well",
+    )
+    sub.add_argument(
+        "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
+    )
+    sub.add_argument(
+        "--chunk",
+        type=count,
+        metavar="FRAMES",
+        help="with --stream: frames that a conformer of dynamic_chunks evaluates together (default: as it was trained)",
+    )
+    sub = command(
+        "serve",
+        _serve,
+        "serve a packed model: a page for a browser, and an HTTP endpoint for clients",
+        EXAMPLES["serve"],
+    )
+    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine alone; elsewhere anybody may ask, unencrypted)",
+    )
+    sub.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default: 8000)")
+    sub.add_argument("--max-megabytes", type=count, default=100, metavar="N", help="of an upload (default: 100)")
+    sub.add_argument("--max-minutes", type=positive, default=60.0, metavar="N", help="of a recording (default: 60)")
+
+
+def _add_reading(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--channel",
+        type=_channel,
+        default="each",
+        metavar="each|mix|N",
+        help="each channel by itself, their mean, or channel N, from 1 (default: each; equal channels are one)",
+    )
+    sub.add_argument(
+        "--speaker",
+        choices=["file", "folder", "all"],
+        default="file",
+        help="whose speech is normalised together: that of a file, of all files of a folder, of all (default: file)",
+    )
+    sub.add_argument(
+        "--longest",
+        type=positive,
+        default=40.0,
+        metavar="SECONDS",
+        help="no piece is longer; recordings of more than ten seconds are cut at pauses (default: 40)",
+    )
+    sub.add_argument(
+        "--pause", type=positive, default=0.5, metavar="SECONDS", help="a silence that parts two pieces (default: 0.5)"
+    )
+    sub.add_argument(
+        "--detector",
+        choices=["energy", "silero"],
+        default="energy",
+        help="what tells speech from silence: energy, or a network, of pip install 'roundelay[detector]', that knows "
+        "noise (default: energy)",
+    )
+    sub.add_argument(
+        "--workers",
+        type=whole,
+        metavar="N",
+        help="processes; 0 for as many as there are cores (default: 1 up to ten minutes of audio, then 0)",
+    )
+
+
+def _channel(text: str) -> str:
+    if text not in ("each", "mix"):
+        count(text)
+    return text
+
+
+def _options(options: argparse.Namespace, seconds: float) -> "Options":
+    from roundelay_speech.audio.activity import Cutting
+    from roundelay_speech.transcription.formats import TIMED
+    from roundelay_speech.transcription.many import ENOUGH_FOR_PROCESSES
+    from roundelay_speech.transcription.transcribing import Options
+
+    channel = {"each": None, "mix": 0}.get(options.channel, options.channel)
+    workers = options.workers
+    if workers is None:
+        workers = 1 if seconds < ENOUGH_FOR_PROCESSES else 0
+    return Options(
+        cutting=Cutting(options.longest, options.pause, detector=options.detector),
+        channel=None if channel is None else int(channel),
+        speaker=options.speaker,
+        workers=workers,
+        times=options.format in TIMED,
+    )
+
+
+def _transcribe(options: argparse.Namespace) -> int:
+    if options.stream:
+        _stream(options)
+        return 0
+    if options.rate is not None:
+        raise UserError("--rate is of bare samples that come: give --stream.")
+    if options.chunk is not None:
+        raise UserError("--chunk is for words while somebody speaks: give --stream.")
+    from roundelay_speech.transcription.inputs import STANDARD_INPUT, recordings, spooled
+
+    with ExitStack() as stack:
+        spool = None
+        if STANDARD_INPUT in options.recordings:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            spool = spooled(sys.stdin.buffer, Path(folder) / "stdin")
+        if options.ref is not None and not options.ref.is_file():
+            raise UserError(f"--ref {options.ref}: no such file.")
+        named = recordings(options.recordings, spool)  # a slip is named before torch is loaded
+        if options.ref is not None:
+            from roundelay_speech.transcription.scoring import check_reference
+
+            check_reference(options.ref, [one.name for one in named])
+
+        from roundelay_speech.packed.model import load_model
+        from roundelay_speech.transcription.formats import NEEDS_TIMES
+        from roundelay_speech.transcription.kept import TranscriptFolder
+        from roundelay_speech.transcription.many import options_of, transcribe_all
+        from roundelay_speech.transcription.scoring import scored
+        from roundelay_speech.transcription.transcribing import total_seconds
+
+        model = load_model(options.model)
+        if options.format in NEEDS_TIMES and not model.gives_times:
+            raise UserError(
+                f"--format {options.format} needs the times of words, and the model {options.model} gives none: its "
+                "columns are units and a blank. Give --format txt, json, srt, vtt or trn."
+            )
+        _warn(model.caveats)
+        how = _options(options, total_seconds(named) or 0.0)
+        say = complain if options.out is None else _print
+        if options.out is None:
+            outcome = transcribe_all(model, named, how, options.format, write, Bar(quiet=True))
+        else:
+            settings = {"model": model.digest, **options_of(how, options.format)}
+            kept = TranscriptFolder(options.out, options.format, settings)
+            outcome = transcribe_all(model, named, how, options.format, kept, Bar(quiet=True))
+        for line in outcome.report(len(named)):
+            say(line)
+        if options.ref is not None and outcome.texts:
+            from roundelay_speech.packed.transcripts import cleaner_of
+
+            summary, remarks = scored(options.ref, outcome.texts, cleaner_of(model))
+            say(str(summary))
+            for remark in remarks:
+                complain(remark)
+    return 1 if outcome.failed else 0
+
+
+def _stream(options: argparse.Namespace) -> None:
+    from contextlib import nullcontext
+
+    from roundelay_speech.transcription.inputs import STANDARD_INPUT
+
+    refused = {"--out": options.out, "--ref": options.ref, "--workers": options.workers}
+    if wrong := [name for name, value in refused.items() if value is not None]:
+        raise UserError(f"--stream: words go to standard output as they come; leave {', '.join(wrong)} out.")
+    if len(options.recordings) > 1 or options.format not in ("txt", "json"):
+        raise UserError("--stream: one FILE, or -, and --format txt or json.")
+    (name,) = options.recordings
+    if options.rate is not None and name != STANDARD_INPUT:
+        raise UserError("--rate is of bare samples on standard input: give - for FILE.")
+
+    from roundelay_speech.audio.activity import Cutting
+    from roundelay_speech.audio.arriving import Pipe, arriving
+    from roundelay_speech.audio.sound import open_sound
+    from roundelay_speech.data.problems import Unusable
+    from roundelay_speech.packed.growing import in_chunks
+    from roundelay_speech.packed.model import load_model
+    from roundelay_speech.transcription.formats.timed import update_line
+    from roundelay_speech.transcription.live import Latencies, delays, updates
+
+    model = load_model(options.model)
+    if options.chunk is not None:
+        model = in_chunks(model, options.chunk)
+    _warn(model.caveats)
+    channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
+    complain(delays(model))
+    latencies = Latencies()
+    cutting = Cutting(options.longest, options.pause, detector=options.detector)
+    with (
+        nullcontext(arriving(cast(Pipe, sys.stdin.buffer), options.rate))
+        if name == STANDARD_INPUT
+        else open_sound(Path(name)) as sound
+    ):
+        try:
+            for update in updates(model, sound, cutting, int(channel), latencies):
+                if options.format == "json":
+                    write(update_line(update.segment, update.at, final=update.final))
+                elif update.final and update.segment.words:
+                    write(f"{update.segment.text}\n")
+                elif not update.final and console.is_terminal:
+                    console.print(f"  {update.segment.text}"[: console.width], end="\r", markup=False)
+        except Unusable as error:
+            raise UserError(f"{name}: {error}") from None
+    for line in (*(f"{name}: {remark}" for remark in sound.remarks), *latencies.report()):
+        complain(line)
+
+
+def _warn(caveats: list[str]) -> None:
+    for caveat in caveats:
+        complain(caveat)
+
+
+def _serve(options: argparse.Namespace) -> int:
+    need("serve", "serve")
+    check_packed(options.model)
+    from roundelay_speech.api.serving import serve
+
+    name = options.model.resolve().name
+    return 128 + serve(
+        options.model,
+        options.host,
+        options.port,
+        max_megabytes=options.max_megabytes,
+        max_minutes=options.max_minutes,
+        ready=lambda address: _print(f"{name} is served at {address} (Ctrl-C ends it)"),
+        remark=complain,
+    )
+
+
+def _print(line: str) -> None:
+    console.print(line, markup=False)

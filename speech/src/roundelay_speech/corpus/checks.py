@@ -1,0 +1,246 @@
+"""Warnings about a corpus in which nothing is broken: rates, channels, leaks, spelling."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay_speech.audio.reading import AudioError, channel_levels
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
+from roundelay_speech.lexicon.marks import is_mark
+from roundelay_speech.prepared import TRAIN
+
+_SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
+_SHOWN = 8
+_STRESSED_PHONES = 20  # of CMU's 45; with fewer somebody has chosen them
+
+
+# sampling rates -------------------------------------------------------------------------------------------------------
+
+
+def one_rate(
+    splits: Mapping[str, Sequence[Utterance]], wanted: int | None, on_bad: BadPolicy
+) -> tuple[int, dict[str, list[Utterance]], list[LeftOut], list[str]]:
+    """Return the sampling rate of a corpus: the one that is wanted, or that of most training utterances.
+
+    Returns:
+        The rate in Hz, the utterances that have it or are brought to it, those left out (under `skip`, unless a rate is
+        wanted), and remarks on what is resampled.
+
+    Raises:
+        UserError: there are several rates, under `error`; says how many utterances of which split have which.
+    """
+    rates = {split: Counter(u.sampling_rate for u in some) for split, some in splits.items()}
+    kept = {split: list(some) for split, some in splits.items()}
+    if wanted is not None:
+        if not 1000 <= wanted <= 1_000_000:
+            raise UserError(f"--rate {wanted}: give a sampling rate in Hz, 16000 for example.")
+        return wanted, kept, [], _resampling(rates, wanted)
+    # Of several rates equally frequent the lowest: nothing has to be invented then.
+    most = "train" if TRAIN in rates else "the others"
+    deciding = rates[TRAIN] if TRAIN in rates else sum(rates.values(), Counter[int]())
+    rate = min(deciding.items(), key=lambda item: (-item[1], item[0]))[0]
+    off = [u for some in splits.values() for u in some if u.sampling_rate != rate]
+    if not off:
+        return rate, kept, [], []
+    told = "; ".join(
+        f"{split}: " + ", ".join(f"{counted(n, 'utterance')} at {r:,} Hz" for r, n in found.most_common())
+        for split, found in rates.items()
+    )
+    if on_bad == "error":
+        first = [f"{u.id}: {u.path}: {u.sampling_rate:,} Hz" for u in off]
+        raise UserError(
+            f"The audio of a corpus must be at one sampling rate, and there are several ({told}). Have it resampled as "
+            f"it is read with `--rate {rate}`, or leave out what is not at {rate:,} Hz (`--on-bad-audio skip`):\n"
+            f"{listing(first, shown=_SHOWN)}"
+        )
+    left_out = [
+        LeftOut(
+            u.id,
+            f"{u.id}: {u.path}: sampled at {u.sampling_rate} Hz, most of {most} at {rate} Hz; see `--rate`",
+        )
+        for u in off
+    ]
+    return rate, {split: [u for u in us if u.sampling_rate == rate] for split, us in kept.items()}, left_out, []
+
+
+def _resampling(rates: Mapping[str, Counter[int]], wanted: int) -> list[str]:
+    together: Counter[int] = Counter()
+    for found in rates.values():
+        together.update(found)
+    remarks = []
+    for rate, number in sorted(together.items()):
+        if rate < wanted:
+            remarks.append(
+                f"{counted(number, 'utterance')} at {rate:,} Hz brought up to {wanted:,} Hz: nothing is in them above "
+                f"{rate // 2:,} Hz, which a model hears"
+            )
+    if mixed := [split for split, found in rates.items() if len({rate < wanted for rate in found}) > 1]:
+        remarks.append(f"{', '.join(mixed)}: some audio was brought up to {wanted:,} Hz and some was not")
+    return remarks
+
+
+# channels -------------------------------------------------------------------------------------------------------------
+
+
+def channel_remarks(utterances: Sequence[Utterance], channels: Mapping[str, int], root: Path, name: str) -> list[str]:
+    """Return remarks on utterances whose recording has several channels when no option chose one.
+
+    Args:
+        channels: utterance id -> how many its recording has.
+        root: what relative paths are relative to.
+        name: of the data directory.
+    """
+    several = [u for u in utterances if channels.get(u.id, 1) > 1]
+    if not several:
+        return []
+    taken = several[0].channel
+    remarks = [
+        f"{name}: {counted(len(several), 'utterance')} in recordings of {max(channels[u.id] for u in several)} "
+        f"channels (first {several[0].id}): channel {taken} of each is taken, counted from 0; "
+        "`--channel N` takes another, and `segments` may name one for each"
+    ]
+    silent: dict[int, list[str]] = {}
+    for u in several:
+        try:
+            levels = channel_levels(u, root)
+        except AudioError:
+            continue  # said with all other audio that cannot be read
+        loudest = int(np.argmax(levels))
+        if levels[u.channel] < levels[loudest] * 10 ** (-_SILENT_DB / 20):
+            silent.setdefault(loudest, []).append(u.id)
+    remarks += [
+        f"{name}: channel {taken} of {counted(len(found), 'utterance')} is silent, or {_SILENT_DB:g} dB and more below "
+        f"channel {loudest} (first {found[0]}). Is the speech on the other? `--channel {loudest}` takes it"
+        for loudest, found in silent.items()
+    ]
+    return remarks
+
+
+# what training and test sets share ------------------------------------------------------------------------------------
+
+
+def overlaps(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
+    """Return speakers, and recordings by their features, that are in the training split and in another one."""
+    remarks = shared_speakers(splits)
+    heard = _sketches([u for u in splits[TRAIN] if not u.copied], store)
+    for split, utterances in splits.items():
+        if split == TRAIN:
+            continue
+        twice = [(u.id, other) for u in utterances if (other := _same(u.id, heard, store)) is not None]
+        remarks += shared_audio(split, twice)
+    return remarks
+
+
+def shared_speakers(splits: Mapping[str, Sequence[Utterance]]) -> list[str]:
+    """Return remarks on speakers of the training split who are in another one."""
+    remarks = []
+    speakers = {u.speaker for u in splits[TRAIN] if not u.copied}
+    for split, utterances in splits.items():
+        if split != TRAIN and (both := sorted(speakers & {u.speaker for u in utterances})):
+            of = len({u.speaker for u in utterances})
+            shown = ", ".join(both[:_SHOWN]) + (" ..." if len(both) > _SHOWN else "")
+            remarks.append(
+                f"{len(both)} of {counted(of, 'speaker')} of {split} {'is' if len(both) == 1 else 'are'} in train too "
+                f"({shown}): its error rates are not those of people who were never heard"
+            )
+    return remarks
+
+
+def shared_audio(split: str, twice: Sequence[tuple[str, str]]) -> list[str]:
+    """Return a remark on utterances of a split that are in the training split too: pairs of ids, here and there."""
+    if not twice:
+        return []
+    pairs = ", ".join(f"{one} is {other}" for one, other in twice[:_SHOWN])
+    return [
+        f"{counted(len(twice), 'utterance')} of {split} {'is' if len(twice) == 1 else 'are'} also in train, "
+        f"the same audio under {'another id' if len(twice) == 1 else 'other ids'} ({pairs}"
+        f"{', ...' if len(twice) > _SHOWN else ''}): it is tested on what it was trained on"
+    ]
+
+
+def _sketch(name: str, store: FeatureStore) -> tuple[int, bytes]:
+    """Return the length and middle frame: equal for equal audio, and seldom else; the whole is compared where it is."""
+    features = store.get(name)
+    return len(features), features[len(features) // 2].tobytes()
+
+
+def _sketches(utterances: Sequence[Utterance], store: FeatureStore) -> dict[tuple[int, bytes], list[str]]:
+    found: dict[tuple[int, bytes], list[str]] = {}
+    for u in utterances:
+        found.setdefault(_sketch(u.id, store), []).append(u.id)
+    return found
+
+
+def _same(name: str, heard: Mapping[tuple[int, bytes], Sequence[str]], store: FeatureStore) -> str | None:
+    own = store.get(name)
+    return next((other for other in heard.get(_sketch(name, store), ()) if np.array_equal(own, store.get(other))), None)
+
+
+# silence --------------------------------------------------------------------------------------------------------------
+
+
+WITHOUT_SOUND = "without any sound, every sample is the same"
+
+
+def silent_remarks(splits: Mapping[str, Sequence[Utterance]], store: FeatureStore) -> list[str]:
+    """Return remarks on utterances without any sound: all of their frames are the same, as those of samples that are
+    all 0."""
+    remarks = []
+    for split, utterances in splits.items():
+        silent = [u for u in utterances if not u.copied and _is_constant(store.get(u.id))]
+        if silent:
+            shown = ", ".join(f"{u.id} ({u.path})" for u in silent[:_SHOWN]) + (", ..." if len(silent) > _SHOWN else "")
+            remarks.append(f"{counted(len(silent), 'utterance')} of {split} {WITHOUT_SOUND}: {shown}")
+    return remarks
+
+
+def _is_constant(features: npt.NDArray[np.float32]) -> bool:
+    ends = features[[0, len(features) // 2, -1]]
+    return len(features) > 1 and bool((ends == ends[0]).all()) and bool((features == features[0]).all())
+
+
+# transcripts and dictionary -------------------------------------------------------------------------------------------
+
+
+def stress_remark(lexicon: Lexicon) -> list[str]:
+    """Return a remark on a dictionary that tells vowels apart by their stress, as CMU's does: 69 phones, of which a
+    small corpus has too little speech each."""
+    stressed = sorted(phone for phone in lexicon.phones if STRESSED.match(phone))
+    if len(stressed) < _STRESSED_PHONES:
+        return []
+    return [
+        f"{len(stressed)} of the dictionary's {len(lexicon.phones)} phones are vowels with marks of stress "
+        f"({', '.join(stressed[:3])}, ...): `--strip-stress` makes one phone of each vowel, with more speech"
+    ]
+
+
+def spelling_remark(missing: Sequence[MissingWord], lexicon: Lexicon) -> list[str]:
+    """Return a remark on words the lexicon has but for case or punctuation, and on marks of noises."""
+    near = NearWords(lexicon)
+    marks = [m.word for m in missing if is_mark(m.word)]
+    missing = [m for m in missing if not is_mark(m.word)]
+    pairs = [(m, other) for m in missing if (other := near.get(m.word)) is not None]
+    marked = sum(bare(m.word) != m.word and near.get(m.word) is None for m in missing)
+    if not pairs and not marked and not marks:
+        return []
+    told = []
+    if marks:
+        more = ", ..." if len(marks) > _SHOWN else ""
+        told.append(f"marks of noises among the words ({', '.join(marks[:_SHOWN])}{more})")
+    if pairs:
+        shown = ", ".join(f"{m.word} ({other})" for m, other in pairs[:_SHOWN])
+        told.append(
+            f"{counted(len(pairs), 'word')} of the transcripts {'differs' if len(pairs) == 1 else 'differ'} from words "
+            f"of the dictionary by case or punctuation alone: {shown}{', ...' if len(pairs) > _SHOWN else ''}"
+        )
+    if marked:
+        told.append(f"{counted(marked, 'further word' if pairs else 'word')} of the transcripts with punctuation")
+    what = "takes out marks, and writes words as the dictionary does" if marks else "writes them as the dictionary does"
+    return [f"{'; '.join(told)}; `--clean-transcripts` {what}"]

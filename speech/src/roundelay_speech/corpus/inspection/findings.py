@@ -1,0 +1,95 @@
+"""Findings of an inspection: each with what was found, where, and what mends it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from roundelay_speech.data.manifest import Utterance
+
+Severity = Literal["error", "warning", "note"]
+"""Training stops or learns the wrong thing; results will be worse, or other than they look; good to know."""
+
+SHOWN = 8
+INSPECTION_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is odd.
+
+    Attributes:
+        kind: one word, for programs: rates, channels, silent, clipping, fit, speakers, audio, balance, ...
+        split: its split; "" for all of the corpus.
+        what: a sentence, with numbers.
+        proposal: a sentence: the option or the edit that mends it.
+        utterances: ids of all utterances concerned, if it is about some.
+    """
+
+    kind: str
+    severity: Severity
+    split: str
+    what: str
+    proposal: str
+    utterances: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class SplitNumbers:
+    """Size of a split; `women` and `men` are speakers, None where no gender is known."""
+
+    utterances: int
+    hours: float
+    speakers: int
+    women: int | None
+    men: int | None
+    words: int
+
+    @classmethod
+    def of(cls, utterances: Sequence[Utterance]) -> "SplitNumbers":
+        """Return numbers of utterances, copies at other speeds left out."""
+        genders = {u.speaker: (u.gender or "").lower()[:1] for u in utterances}
+        known = any(gender in ("f", "m") for gender in genders.values())
+        return cls(
+            utterances=len(utterances),
+            hours=sum(u.duration for u in utterances) / 3600,
+            speakers=len(genders),
+            women=sum(gender == "f" for gender in genders.values()) if known else None,
+            men=sum(gender == "m" for gender in genders.values()) if known else None,
+            words=sum(len(u.words) for u in utterances),
+        )
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that was found, the gravest first."""
+
+    corpus: str
+    splits: dict[str, SplitNumbers]
+    findings: tuple[Finding, ...] = ()
+    unseen: tuple[str, ...] = field(default=())  # sentences: what was not looked at, and why
+
+    @property
+    def sound(self) -> bool:
+        """True if nothing was found that stops training or spoils it."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+    @property
+    def usable(self) -> bool:
+        """True if nothing was found that stops training."""
+        return all(finding.severity != "error" for finding in self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the inspection for programs."""
+        return {"version": INSPECTION_VERSION, "sound": self.sound, "usable": self.usable, **dataclasses.asdict(self)}
+
+
+def in_order(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the gravest first, else as they came."""
+    grave = {"error": 0, "warning": 1, "note": 2}
+    return tuple(sorted(findings, key=lambda finding: grave[finding.severity]))
+
+
+def named(ids: Sequence[str], shown: int = SHOWN) -> str:
+    """Return the first ids with commas, and a sign that there are more."""
+    return ", ".join(ids[:shown]) + (", ..." if len(ids) > shown else "")

@@ -1,0 +1,70 @@
+"""Options of preparing a corpus: policies for bad input, and choices of features, words and audio."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, final
+
+from roundelay_speech.data.problems import BadPolicy
+from roundelay_speech.features.parts import FeatureConfig
+from roundelay_speech.features.warps import NO_WARPS, Warps
+from roundelay_speech.lexicon.lexicon import Lexicon, LexiconCase, MissingWordPolicy
+
+Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
+"""Words of the lexicon that can be recognised: all, and it must have all words of the transcripts; those of the
+transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
+open, of given words and those of the training transcripts."""
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """Policies for bad input, and options of features, words and audio."""
+
+    on_bad: BadPolicy = "error"  # empty transcripts, audio or features that cannot be used
+    max_bad_share: float = 0.1  # of a split's utterances that may be left out, for whatever reason
+    on_missing_words: MissingWordPolicy = "error"
+    map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
+    features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
+    speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
+    warps: Warps = NO_WARPS  # copies of training utterances that are added, with frequencies warped
+    workers: int | None = None  # processes for features; None: as many as pay
+    strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
+    lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one
+    allow_pipes: bool = False  # run the commands of wav.scp
+    pipe_seconds: float = 300.0  # that one of them may take
+    rate: int | None = None  # Hz, that audio is resampled to as it is read; None: all has one rate
+    channel: int | None = None  # of recordings that have several, where nothing else names one; None: the first
+    clean_transcripts: bool = False  # write words as the dictionary does, without punctuation and marks of noises
+    dictionary: Lexicon | None = None  # that this is done with; None: the corpus's own
+    on_overlap: Literal["warn", "error"] = "warn"  # a speaker, or the same audio, in train and in another split
+    given_features: bool = False  # take those of feats.scp though there is audio
+    frame_shift_ms: float | None = None  # of feats.scp; None: as the data directory says, or 10
+    vocabulary: Vocabulary = "lexicon"
+    unlabelled: bool = False  # to be recognised alone: words, speakers and a training split may be missing
+    shards: int | None = None  # of the training features; None: as they are, in one file where they are new
+
+
+DEFAULTS = PrepareOptions()
+
+
+@final
+@dataclass(frozen=True)
+class Preparation:
+    """A corpus as it is to become.
+
+    Attributes:
+        data: the folder to write (see prepared).
+        licence: for the reader of corpus.json.
+    """
+
+    data: Path
+    name: str
+    licence: str = ""
+    options: PrepareOptions = DEFAULTS
+
+
+OPEN = PrepareOptions(vocabulary="open")
+
+
+def is_open(vocabulary: Vocabulary) -> bool:
+    return vocabulary == "open" or isinstance(vocabulary, frozenset)

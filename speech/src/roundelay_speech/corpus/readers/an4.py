@@ -1,0 +1,128 @@
+"""AN4 (CMU census database, about 1991): spelled words, digits, dates and commands; an hour, 75 speakers, 16 kHz.
+
+Taken as Kaldi-style data directories `train`, `dev` and `test` (the official test set; dev is held out of the training
+speakers), audio paths relative to the folder, and CMU's dictionary in `lang/an4.dic`; or as CMU gives it:
+
+    etc/an4_train.transcription, etc/an4_test.transcription     WORDS (an251-fash-b)
+    wav/an4_clstk/fash/an251-fash-b.sph, wav/an4test_clstk/...
+    etc/an4.dic
+
+which has no dev set: DEV_SPEAKERS are held out.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.audio.sphere import read_header
+from roundelay_speech.corpus.build import ReadUtterances, prepare_kaldi, prepare_utterances
+from roundelay_speech.corpus.download import Remote
+from roundelay_speech.corpus.free import Wanted
+from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
+from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.prepared import TRAIN, Corpus
+
+LICENCE = (
+    "Copyright (c) 1991-2005 Carnegie Mellon University; free for any use, keep its notice with copies of the data."
+)
+ARCHIVE = Remote("http://www.speech.cs.cmu.edu/databases/an4/an4_sphere.tar.gz")
+"""By http and without a published checksum."""
+DEV_SPEAKERS = frozenset({"fejs", "fkdo", "mcrt", "mjhp", "mrab", "msrb"})
+_TRANSCRIPT = re.compile(r"(.*)\(([a-z0-9]+-([a-z0-9]+)-[a-z])\)")
+_MARKS = frozenset({"<s>", "</s>", "<sil>"})
+
+
+def prepare_an4(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
+    """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
+
+    Raises:
+        UserError: anything wrong with the corpus, all problems of a kind together.
+    """
+    preparation = Preparation(data, "an4", LICENCE, options)
+    root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
+    if root is not None and not (source / "train" / "wav.scp").is_file():
+        found = ReadUtterances(*_read_published(root, options.on_bad))
+        return prepare_utterances(found, read_lexicon(root / "etc" / "an4.dic"), preparation, progress)
+    splits = {"train": "train", "dev": "dev", "test": "test"}
+    return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress, _gender)
+
+
+def _gender(speaker: str) -> str | None:
+    """Return f or m, with which a speaker's name begins behind `an4-`; None if it does not."""
+    first = speaker.removeprefix("an4-")[:1]
+    return first if first in ("f", "m") else None
+
+
+def _read_published(root: Path, on_bad: BadPolicy) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:
+    audio = {path.stem: path for path in sorted((root / "wav").glob("*/*/*.sph"))}
+    splits: dict[str, list[Utterance]] = {TRAIN: [], "dev": [], "test": []}
+    left_out: dict[str, list[LeftOut]] = {split: [] for split in splits}
+    problems: list[str] = []
+    for part in (TRAIN, "test"):
+        path = root / "etc" / f"an4_{part}.transcription"
+        if not path.is_file():
+            problems.append(f"{path}: no such file")
+            continue
+        for number, line in enumerate(path.read_text(encoding="latin-1").split("\n"), 1):
+            match = _TRANSCRIPT.fullmatch(line.strip())
+            words = [word for word in match[1].split() if word not in _MARKS] if match else []
+            if match is None or not words:
+                problems += [f"{path}:{number}: not `WORDS (ID-SPEAKER-b)` but `{line[:60]}`"] if line.strip() else []
+                continue
+            split = "dev" if part == TRAIN and match[3] in DEV_SPEAKERS else part
+            made = _utterance(match[2], match[3], words, audio)
+            if isinstance(made, LeftOut):
+                left_out[split].append(made)
+            else:
+                splits[split].append(made)
+    if problems:
+        raise UserError(f"{root}: {counted(len(problems), 'fault')} in the transcripts:\n{listing(problems)}")
+    gone = [one for some in left_out.values() for one in some]
+    if gone and on_bad == "error":
+        raise bad_audio(gone, len(gone) + sum(map(len, splits.values())))
+    return {split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out
+
+
+def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Path]) -> Utterance | LeftOut:
+    name = f"an4-{speaker}-{stem.split('-', maxsplit=1)[0]}"
+    if stem not in audio:
+        return LeftOut(name, f"{name}: no wav/*/{speaker}/{stem}.sph")
+    try:
+        read_header(audio[stem])
+        rate, samples = audio_length(audio[stem])
+    except AudioError as error:
+        return LeftOut(name, f"{name}: {error}")
+    return Utterance(
+        id=name,
+        recording_id=name,
+        path=os.path.abspath(audio[stem]),
+        start=0.0,
+        duration=samples / rate,
+        channel=0,
+        sampling_rate=rate,
+        num_samples=samples,
+        speaker=f"an4-{speaker}",
+        text=" ".join(words),
+        gender=_gender(speaker),
+    )
+
+
+def _prepare(request: Request, progress: Progress) -> Corpus:
+    return prepare_an4(request.folder, request.data, progress, options=request.options)
+
+
+AN4 = Reader(
+    name="an4",
+    about="Spelled words, numbers and commands, 16 kHz, one hour.",
+    prepare=_prepare,
+    takes=frozenset({"--source"}),
+    free=lambda _: Wanted((ARCHIVE,)),
+    licence=LICENCE,
+)

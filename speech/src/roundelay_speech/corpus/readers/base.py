@@ -1,0 +1,132 @@
+"""The seam between `roundelay prepare NAME` and a corpus, or a format of corpora: one `Reader` for each name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay_speech.corpus.free import Wanted
+from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
+from roundelay_speech.prepared import Corpus
+
+Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary", "--unlabelled"]
+"""Options of the command that mean something for some corpora only."""
+Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress], Corpus]
+"""Reads a corpus: its folder, its lexicon (None where it is to be recognised alone) and the part of each split."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A corpus that is to be prepared.
+
+    Attributes:
+        data: the folder to write.
+        source: where the corpus is, or is to be loaded to; None: downloads/NAME.
+        also: further folders with parts of the corpus.
+        splits: the parts of each split that the user named.
+        vocabulary: a text or word list; with `vocabulary_size`, its most frequent words.
+        seed: of a corpus that is made, not read.
+    """
+
+    data: Path
+    source: Path | None = None
+    also: tuple[Path, ...] = ()
+    download: bool = False
+    lexicon: Path | None = None
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    vocabulary: Path | None = None
+    vocabulary_size: int = 0
+    options: PrepareOptions = DEFAULTS
+    seed: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """The source, of a corpus that has one.
+
+        Raises:
+            UserError: none was named.
+        """
+        if self.source is None:
+            raise UserError("--source must name the folder that holds the corpus.")
+        return self.source
+
+    @property
+    def dictionary(self) -> Path:
+        """The lexicon, of a corpus that needs one.
+
+        Raises:
+            UserError: none was named.
+        """
+        if self.lexicon is None:
+            raise UserError("--lexicon must name a pronunciation dictionary.")
+        return self.lexicon
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A corpus by name.
+
+    Attributes:
+        name: as on the command line.
+        about: the corpus in a sentence.
+        prepare: reads it and writes the prepared corpus. Source and lexicon are there if the reader takes and needs
+            them, and options have the vocabulary.
+        takes: options that mean something for this corpus; the others are refused.
+        needs_lexicon: whether --lexicon must be given, unless a download brings one.
+        free: for parts of the corpus (none: the usual ones), where they are on the network; None: not free to load.
+        vocabulary: which words can be recognised, where the user does not say.
+        data: where the prepared corpus goes; None: data/NAME.
+        licence: of the corpus, if all copies of it have the same.
+    """
+
+    name: str
+    about: str
+    prepare: Callable[[Request, Progress], Corpus]
+    takes: frozenset[Takes] = frozenset({"--source"})
+    needs_lexicon: bool = False
+    free: Callable[[Sequence[str]], Wanted] | None = None
+    vocabulary: Vocabulary | None = None
+    data: str | None = None
+    licence: str = ""
+
+    @classmethod
+    def of_format(
+        cls,
+        name: str,
+        about: str,
+        prepare: Prepare,
+        usual: Mapping[str, str] = MappingProxyType({}),
+        *,
+        unlabelled: bool = False,
+    ) -> "Reader":
+        """Return the reader of users' own corpora in a format.
+
+        Args:
+            usual: name of the split -> part of the corpus, where the user does not say.
+            unlabelled: whether transcripts may be missing where speech is to be recognised alone.
+        """
+
+        def prepare_own(request: Request, progress: Progress) -> Corpus:
+            alone = request.options.unlabelled
+            splits = {split: parts[-1] for split, parts in request.splits.items()} or ({} if alone else usual)
+            preparation = Preparation(request.data, request.data.name, options=request.options)
+            return prepare(request.folder, None if alone else request.dictionary, splits, preparation, progress)
+
+        takes: frozenset[Takes] = frozenset({"--source", "--lexicon", "--split", "--vocabulary"})
+        if unlabelled:
+            takes |= {"--unlabelled"}
+        return cls(name, about, prepare_own, takes, needs_lexicon=True)
+
+    def wanted(self, parts: Sequence[str] = ()) -> Wanted:
+        """Return the files that `--download` brings; `parts` of the corpus, where some are chosen.
+
+        Raises:
+            UserError: the corpus is not free, or has no such part.
+        """
+        if self.free is None:
+            instead = "; name its folder with `--source`" if "--source" in self.takes else ""
+            raise UserError(f"--download: {self.name} is not free to load{instead}.")
+        return self.free(parts)

@@ -1,0 +1,126 @@
+"""The Free Spoken Digit Dataset: "zero" to "nine", one word a recording, 8 kHz, a handful of speakers.
+
+Taken as published, `recordings/DIGIT_SPEAKER_NUMBER.wav`, or as Kaldi data directories train, dev and test. As
+published the numbers 0 to 4 of each digit and speaker are the test set, so the same speakers are in all splits; 5 to 9
+become dev.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
+from roundelay_speech.corpus.download import Remote
+from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
+from roundelay_speech.corpus.free import Wanted
+from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
+from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import LeftOut, counted, listing
+from roundelay_speech.lexicon.lexicon import parse_lexicon
+from roundelay_speech.prepared import TRAIN, Corpus
+
+LICENCE = "Free Spoken Digit Dataset, Zohar Jackson and contributors; Creative Commons Attribution-ShareAlike 4.0."
+ARCHIVE = Remote(
+    "https://github.com/Jakobovski/free-spoken-digit-dataset/archive/v1.0.9.tar.gz",
+    "sha256:8bc44cde129d505cbbb6b365c09f80c663f2aa77578afc634e6141a2f87100c0",
+)
+"""The checksum is that of TensorFlow Datasets."""
+DIGITS = ("ZERO", "ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE")
+PRONUNCIATIONS = """\
+ZERO Z IH R OW
+ZERO(2) Z IY R OW
+ONE W AH N
+ONE(2) HH W AH N
+TWO T UW
+THREE TH R IY
+FOUR F AO R
+FIVE F AY V
+SIX S IH K S
+SEVEN S EH V AH N
+EIGHT EY T
+NINE N AY N
+"""
+"""With the phones of the CMU dictionary."""
+
+_NAME = re.compile(r"(\d)_([A-Za-z]+)_(\d+)")
+TEST_NUMBERS, DEV_NUMBERS = range(5), range(5, 10)
+
+
+def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
+    """Check the digits in `source`, compute their features, and write the prepared corpus to `data`.
+
+    Raises:
+        UserError: anything wrong with the corpus, all problems of a kind together.
+    """
+    if not source.is_dir():
+        raise UserError(
+            f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."
+        )
+    if (source / "train" / "wav.scp").is_file():
+        read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
+        found = ReadUtterances.of(read)
+    else:
+        found = ReadUtterances(*_read_recordings(source, options))
+    lexicon = parse_lexicon(PRONUNCIATIONS, "lexicon of the digits")
+    return prepare_utterances(found, lexicon, Preparation(data, "fsdd", LICENCE, options), progress)
+
+
+def _read_recordings(
+    source: Path, options: PrepareOptions
+) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:
+    folders = [source / "recordings", *sorted(source.glob("*/recordings"))]
+    folder = next((one for one in folders if one.is_dir()), source)
+    files = sorted(folder.glob("*.wav"))
+    if odd := [f"{path}: not DIGIT_SPEAKER_NUMBER.wav" for path in files if not _NAME.fullmatch(path.stem)]:
+        raise UserError(f"{folder}: {counted(len(odd), 'file')} with other names; rename or move them:\n{listing(odd)}")
+    if not files:
+        raise UserError(f"{source}: no recordings/DIGIT_SPEAKER_NUMBER.wav here. Add `--download` to get them.")
+    splits: dict[str, list[Utterance]] = {TRAIN: [], "dev": [], "test": []}
+    left_out: dict[str, list[LeftOut]] = {split: [] for split in splits}
+    for path in files:
+        match = _NAME.fullmatch(path.stem)
+        assert match is not None
+        digit, speaker, number = int(match[1]), match[2].lower(), int(match[3])
+        name = f"fsdd-{speaker}-{digit}-{number:02d}"
+        split = "test" if number in TEST_NUMBERS else "dev" if number in DEV_NUMBERS else TRAIN
+        try:
+            rate, samples = audio_length(path)
+        except AudioError as error:
+            left_out[split].append(LeftOut(name, f"{name}: {error}"))
+            continue
+        splits[split].append(
+            Utterance(
+                id=name,
+                recording_id=name,
+                path=os.path.abspath(path),
+                start=0.0,
+                duration=samples / rate,
+                channel=0,
+                sampling_rate=rate,
+                num_samples=samples,
+                speaker=f"fsdd-{speaker}",
+                text=DIGITS[digit],
+            )
+        )
+    gone = [one for some in left_out.values() for one in some]
+    if gone and options.on_bad == "error":
+        raise bad_audio(gone, len(files))
+    return {split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out
+
+
+def _prepare(request: Request, progress: Progress) -> Corpus:
+    return prepare_fsdd(request.folder, request.data, progress, options=request.options)
+
+
+FSDD = Reader(
+    name="fsdd",
+    about="Ten digits by a handful of speakers, 8 kHz.",
+    prepare=_prepare,
+    takes=frozenset({"--source"}),
+    free=lambda _: Wanted((ARCHIVE,)),
+    licence=LICENCE,
+)

@@ -1,0 +1,307 @@
+"""LibriSpeech (Panayotov et al. 2015): read audio books, 16 kHz; and mini LibriSpeech, the same in small.
+
+    ROOT/SPEAKERS.TXT                               reader | sex | part | minutes | name
+    ROOT/PART/READER/CHAPTER/READER-CHAPTER.trans.txt   READER-CHAPTER-NUMBER WORDS...
+    ROOT/PART/READER/CHAPTER/READER-CHAPTER-NUMBER.flac
+
+ROOT is the source folder or `LibriSpeech` in it. Parts are joined into splits. Mini LibriSpeech is taken in that layout
+(OpenSLR 31: train-clean-5, dev-clean-2) or as Kaldi data directories train, dev and test with audio beside them.
+"""
+
+import csv
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
+from roundelay_speech.corpus.download import Remote
+from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
+from roundelay_speech.corpus.free import OPENSLR, Wanted, parts_of
+from roundelay_speech.corpus.options import DEFAULTS, OPEN, Preparation, PrepareOptions
+from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.prepared import TRAIN, Corpus
+
+Splits = Mapping[str, Sequence[str]]
+"""Split -> the parts it is made of."""
+
+TRAIN_PARTS = ("train-clean-100", "train-clean-360", "train-other-500")
+PARTS = (*TRAIN_PARTS, "dev-clean", "dev-other", "test-clean", "test-other")
+MINI_TRAIN, MINI_DEV = "train-clean-5", "dev-clean-2"
+DIGESTS: Mapping[str, str] = {
+    "train-clean-100": "sha256:d4ddd1d5a6ab303066f14971d768ee43278a5f2a0aa43dc716b0e64ecbbbf6e2",
+    "train-clean-360": "sha256:146a56496217e96c14334a160df97fffedd6e0a04e66b9c5af0d40be3c792ecf",
+    "train-other-500": "sha256:ddb22f27f96ec163645d53215559df6aa36515f26e01dd70798188350adcb6d2",
+    "dev-clean": "sha256:76f87d090650617fca0cac8f88b9416e0ebf80350acb97b343a85fa903728ab3",
+    "dev-other": "sha256:12661c48e8c3fe1de2c1caa4c3e135193bfb1811584f11f569dd12645aa84365",
+    "test-clean": "sha256:39fde525e59672dc6d1551919b1478f724438a95aa55f874b576be21967e6c23",
+    "test-other": "sha256:d09c181bba5cf717b3dee7d4d592af11a3ee3a09e08ae025c5506f6ebe961c29",
+}
+"""The sha256 sums that torchaudio's loader carries."""
+MINI_DIGESTS: Mapping[str, str] = {
+    "train-clean-5": "md5:5df7d4e78065366204ca6845bb08f490",
+    "dev-clean-2": "md5:6d7ab67ac6a1d2c993d050e16d61080d",
+}
+"""The md5 sums that OpenSLR publishes."""
+DOWNLOADED_PARTS = ("train-clean-100", "dev-clean", "test-clean", "test-other")
+"""Parts of LibriSpeech that are loaded, unless splits are chosen: 7.3 GB; all parts are 60 GB."""
+LEXICON = Remote(f"{OPENSLR}/11/librispeech-lexicon.txt")
+CMUDICT = Remote(
+    "https://raw.githubusercontent.com/cmusphinx/cmudict/0f8072f814306c5ee4fbf992ed853601b12c01f9/cmudict.dict",
+    "sha256:81917843c7f44ce2b094ac63873c2c7a4cf802040792c455ba3ca406891c3d22",
+)
+"""One commit of it."""
+LICENCE = "LibriSpeech (c) 2014 by Vassil Panayotov, Creative Commons Attribution 4.0 International."
+
+
+def prepare_librispeech(
+    source: Path,
+    data: Path,
+    lexicon: Path,
+    progress: Progress,
+    *,
+    splits: Splits | None = None,
+    options: PrepareOptions = OPEN,
+) -> Corpus:
+    """Prepare the parts of LibriSpeech that are in `source`; audio stays where it is.
+
+    Args:
+        splits: None: `train` of all training parts that are there, `dev` of dev-clean, and dev-other, test-clean and
+            test-other under their own names, each if it is there.
+
+    Raises:
+        UserError: a part is missing; transcripts and audio do not belong together; all that `prepare_utterances` finds.
+    """
+    root = _root(source, PARTS)
+    preparation = Preparation(data, "librispeech", LICENCE, options)
+    return _prepare(root, lexicon, splits or _splits_found(root), preparation, progress)
+
+
+def prepare_mini_librispeech(
+    source: Path,
+    data: Path,
+    lexicon: Path,
+    progress: Progress,
+    *,
+    splits: Splits | None = None,
+    options: PrepareOptions = DEFAULTS,
+) -> Corpus:
+    """Prepare mini LibriSpeech.
+
+    Args:
+        splits: None: as the data directories say; in the layout of OpenSLR 31, which has no test set, `dev` is every
+            second reader of dev-clean-2 in the order of their numbers, `test` the others.
+
+    Raises:
+        UserError: as `prepare_librispeech`.
+    """
+    preparation = Preparation(data, "mini-librispeech", LICENCE, options)
+    if not (source / "train" / "wav.scp").is_file():
+        root = _root(source, (MINI_TRAIN, MINI_DEV))
+        wanted = splits or {TRAIN: [MINI_TRAIN], "dev": [MINI_DEV]}
+        return _prepare(root, lexicon, wanted, preparation, progress, halve=splits is None)
+    if splits is not None:
+        raise UserError(f"{source}: data directories train, dev and test are here, so --split has no meaning.")
+    read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
+    genders = _genders_of_table(source / "manifest.tsv")
+    found = {split: ([_with_gender(u, genders) for u in some], left_out) for split, (some, left_out) in read.items()}
+    dictionary = read_lexicon(lexicon, strip_stress=True, case="upper")
+    return prepare_utterances(ReadUtterances.of(found), dictionary, preparation, progress)
+
+
+def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> tuple[list[Utterance], list[LeftOut]]:
+    """Return the utterances of one part, sorted by id, with absolute paths; under `skip`, those left out with the
+    reason.
+
+    Raises:
+        UserError: a faulty transcript file (all faults are listed); under `error`, audio or a transcript is missing.
+    """
+    genders = _genders(root / "SPEAKERS.TXT")
+    problems: list[str] = []
+    utterances: list[Utterance] = []
+    left_out: list[LeftOut] = []
+    files = sorted((root / part).glob("*/*/*.trans.txt"))
+    if not files:
+        raise UserError(f"{root / part}: no transcripts here; expected READER/CHAPTER/READER-CHAPTER.trans.txt.")
+    progress.start(f"reading {part}", len(files))
+    for file in files:
+        transcripts = _transcripts(file, problems)
+        untold = {path.stem for path in file.parent.glob("*.flac")} - transcripts.keys()
+        left_out += [LeftOut(name, f"{name}: {file}: its audio is here, but no line") for name in sorted(untold)]
+        for name, text in transcripts.items():
+            path = file.with_name(f"{name}.flac")
+            try:
+                rate, samples = audio_length(path)
+            except AudioError as error:
+                left_out.append(LeftOut(name, f"{name}: {error}"))
+                continue
+            speaker = name.split("-", maxsplit=1)[0]
+            utterances.append(
+                Utterance(
+                    id=name,
+                    recording_id=name,
+                    path=os.path.abspath(path),
+                    start=0.0,
+                    duration=samples / rate,
+                    channel=0,
+                    sampling_rate=rate,
+                    num_samples=samples,
+                    speaker=speaker,
+                    text=text,
+                    gender=genders.get(speaker),
+                    subset=part,
+                )
+            )
+        progress.advance()
+    progress.finish()
+    if problems:
+        raise UserError(f"{root / part}: {counted(len(problems), 'fault')} in the transcripts:\n{listing(problems)}")
+    if left_out and on_bad == "error":
+        raise bad_audio(left_out, len(utterances) + len(left_out))
+    return sorted(utterances, key=lambda u: u.id), left_out
+
+
+def _prepare(
+    root: Path,
+    lexicon: Path,
+    splits: Splits,
+    preparation: Preparation,
+    progress: Progress,
+    *,
+    halve: bool = False,
+) -> Corpus:
+    wanted = [part for parts in splits.values() for part in parts]
+    if absent := [part for part in dict.fromkeys(wanted) if not (root / part).is_dir()]:
+        there = [path.name for path in sorted(root.iterdir()) if path.is_dir()]
+        raise UserError(
+            f"{root}: no folder {', '.join(absent)}; there are {', '.join(there) or 'none'}. Get what is missing "
+            "(`--download`), or choose with `--split NAME=PART`, for example `--split train=train-clean-100`."
+        )
+    if TRAIN not in splits:
+        raise UserError(f"{root}: no training part here, or none chosen; name one: `--split train=train-clean-100`.")
+    dictionary = read_lexicon(lexicon, strip_stress=True, case="upper")
+    utterances: dict[str, list[Utterance]] = {}
+    left_out: dict[str, list[LeftOut]] = {}
+    for split, parts in splits.items():
+        read = [read_part(root, part, preparation.options.on_bad, progress) for part in parts]
+        utterances[split] = [u for found, _ in read for u in found]
+        left_out[split] = [one for _, gone in read for one in gone]
+    if halve:
+        utterances["dev"], utterances["test"] = _halves(utterances["dev"])
+    return prepare_utterances(ReadUtterances(utterances, left_out), dictionary, preparation, progress)
+
+
+def _root(source: Path, parts: Sequence[str]) -> Path:
+    if not source.is_dir():
+        raise UserError(
+            f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."
+        )
+    for root in (source, source / "LibriSpeech"):
+        if any((root / part).is_dir() for part in parts):
+            return root
+    raise UserError(
+        f"{source}: none of {', '.join(parts)} is here or in LibriSpeech/. Name the folder that holds them, or add "
+        "`--download`."
+    )
+
+
+def _splits_found(root: Path) -> dict[str, list[str]]:
+    there = [part for part in PARTS if (root / part).is_dir()]
+    train = [part for part in there if part in TRAIN_PARTS]
+    others = {"dev" if part == "dev-clean" else part: [part] for part in there if part not in TRAIN_PARTS}
+    return ({TRAIN: train} if train else {}) | others
+
+
+def _halves(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utterance]]:
+    """Return every second reader, and the others."""
+    readers = sorted({u.speaker for u in utterances}, key=lambda name: (len(name), name))
+    first = set(readers[::2])
+    return [u for u in utterances if u.speaker in first], [u for u in utterances if u.speaker not in first]
+
+
+def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
+    """Return utterance -> words of one chapter; faults go to `problems`."""
+    found: dict[str, str] = {}
+    prefix = path.name.removesuffix(".trans.txt")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        problems.append(f"{path}: not UTF-8 text (byte {error.start})")
+        return found
+    for number, line in enumerate(text.split("\n"), 1):
+        name, *words = line.split() or [""]
+        if not name:
+            continue
+        if not name.startswith(f"{prefix}-"):
+            problems.append(f"{path}:{number}: {name} is not an utterance of {prefix}")
+        elif name in found:
+            problems.append(f"{path}:{number}: {name} is here a second time")
+        elif not words:
+            problems.append(f"{path}:{number}: {name} has no words")
+        found.setdefault(name, " ".join(words))
+    return found
+
+
+def _genders(path: Path) -> dict[str, str]:
+    """Return reader -> m or f, where SPEAKERS.TXT says so; it does no harm when it is missing."""
+    if not path.is_file():
+        return {}
+    rows = [line.split("|") for line in path.read_text(encoding="utf-8", errors="replace").split("\n")]
+    found = {row[0].strip(): row[1].strip().lower() for row in rows if len(row) > 2 and not row[0].startswith(";")}
+    return {reader: sex for reader, sex in found.items() if sex in ("m", "f")}
+
+
+def _genders_of_table(path: Path) -> dict[str, str]:
+    """Return speaker -> m or f from a table with the columns `speaker` and `gender`."""
+    if not path.is_file():
+        return {}
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    return {row["speaker"]: row["gender"].lower() for row in rows if row.get("speaker") and row.get("gender")}
+
+
+def _with_gender(utterance: Utterance, genders: Mapping[str, str]) -> Utterance:
+    gender = utterance.gender or genders.get(utterance.speaker)
+    return dataclasses.replace(utterance, gender=gender)
+
+
+def _read(request: Request, progress: Progress) -> Corpus:
+    splits, options = request.splits or None, request.options
+    return prepare_librispeech(
+        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
+    )
+
+
+def _read_mini(request: Request, progress: Progress) -> Corpus:
+    splits, options = request.splits or None, request.options
+    return prepare_mini_librispeech(
+        request.folder, request.data, request.dictionary, progress, splits=splits, options=options
+    )
+
+
+LIBRISPEECH = Reader(
+    name="librispeech",
+    about="Read audio books, 16 kHz, up to 960 hours to train on.",
+    prepare=_read,
+    takes=frozenset({"--source", "--lexicon", "--split", "--vocabulary"}),
+    needs_lexicon=True,
+    free=lambda parts: Wanted(parts_of(12, DIGESTS, parts or DOWNLOADED_PARTS), LEXICON),
+    vocabulary="open",
+    licence=LICENCE,
+)
+MINI_LIBRISPEECH = Reader(
+    name="mini-librispeech",
+    about="LibriSpeech in small: five hours to train on.",
+    prepare=_read_mini,
+    takes=LIBRISPEECH.takes,
+    needs_lexicon=True,
+    free=lambda parts: Wanted(parts_of(31, MINI_DIGESTS, parts or tuple(MINI_DIGESTS)), CMUDICT),
+    vocabulary="transcripts",
+    licence=LICENCE,
+)

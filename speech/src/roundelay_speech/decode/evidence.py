@@ -1,0 +1,222 @@
+"""Evidence that words are in the sound at all. A search finds the best words of its grammar, in noise too.
+
+Two measures of the frames that a word was found in:
+
+    support    mean of log p(s_t | x_t): how sure the network is of the states of the word's path
+    likeness   mean of log p(y_t | speech) - log p(y_t | noise), two mixtures of Gaussians, of training speech and of
+               made noise; y_t are cepstra without loudness, of what a telephone lets through, and their slopes
+
+Both of the word alone, and of the words around it that follow each other within half a second: noise is doubtful
+from beginning to end, a word among others may be. Their weighted sum
+
+    b + sum_i w_i min(m_i, u_i),        u_i the usual measure of words that were said,
+
+is fitted at packing (logistic regression) to tell words that were said in held-out speech from words found in made
+noise, and is too low below `least`. Beside this a word's likeness is not far below that of any that was said, and no
+phone lasts much longer than any did in training.
+
+The confidence c of a word that stays becomes 1 / (1 + exp(-z)), z = a ln(c / (1 - c)) + e (sum - least) + d, fitted
+likewise to words of held-out speech that were right or wrong, in a form in which it never falls when c rises.
+
+Legend: T frames, S columns, B bands.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay_speech.hmm.alignment import Alignment
+from roundelay_speech.hmm.cepstra import cepstral_matrix, deltas
+from roundelay_speech.hmm.gmm import Mixtures, reestimate, single_gaussians, split
+from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.scoring.formats.ctm import TimedWord
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MEASURES = ("support", "likeness", "support around", "likeness around")
+_LIKENESS = MEASURES.index("likeness")
+USUAL_LONGEST = 0.8
+"""Seconds that no phone lasts, where nothing was learnt about it."""
+_AROUND = 0.5  # s between words that are judged together
+_COMPONENTS, _ROUNDS = 64, 6
+_MOST_FRAMES = 60_000  # that the mixture is estimated of
+_LONGEST, _RARE, _LONGER = 0.999, 0.995, 1.5
+_MOST_LIKE = 20.0  # nats that a frame may say for speech, or for noise
+_SURE = 1e-4  # confidences are this far from 0 and 1 at least
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """A mixture of Gaussians of speech, or of noise: lists for JSON."""
+
+    weights: tuple[float, ...]
+    means: tuple[tuple[float, ...], ...]
+    variances: tuple[tuple[float, ...], ...]
+
+    @cached_property
+    def mixtures(self) -> Mixtures:
+        """The same as arrays."""
+        means, variances = np.array(self.means), np.array(self.variances)
+        return Mixtures(np.array(self.weights), means, variances, np.array([0, len(means)]), np.zeros(means.shape[1]))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence of words that were said, in a packed model.
+
+    Attributes:
+        longest: seconds that a phone lasts at most, by name.
+        likeness: of speech.
+        usual, weights: of each of `MEASURES`.
+        offset: added to the weighted sum.
+        least: a word whose sum is below it was not said.
+        least_likeness: nor was one that is less like speech than this.
+        confidence: a, e and d of the line that makes confidences true.
+        noise: what `likeness` is measured against; None where an earlier version packed it.
+    """
+
+    longest: Mapping[str, float]
+    likeness: Likeness
+    usual: tuple[float, ...]
+    weights: tuple[float, ...]
+    offset: float
+    least: float
+    least_likeness: float
+    confidence: tuple[float, float, float] = (1.0, 0.0, 0.0)
+    noise: Likeness | None = None
+
+    def __post_init__(self) -> None:
+        mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
+        sizes = {len(self.usual), len(self.weights)}
+        width = {len(row) for one in mixtures for row in (*one.means, *one.variances)}
+        numbers = [*self.usual, *self.weights, self.offset, self.least, self.least_likeness, *self.confidence]
+        numbers += [value for one in mixtures for row in (one.weights, *one.means, *one.variances) for value in row]
+        whole = (
+            sizes == {len(MEASURES)}
+            and len(width) == 1
+            and all(len(one.means) == len(one.variances) == len(one.weights) for one in mixtures)
+        )
+        positive = all(value > 0 for one in mixtures for row in (*one.variances, one.weights) for value in row)
+        if not whole or not positive or not all(map(math.isfinite, numbers)):
+            raise UserError("evidence: measures, mixtures and weights do not fit together. Pack the model again.")
+
+    def likenesses(self, frames: Float32) -> Float64:
+        """Measure how much frames (T, D), as of `cepstra`, are like speech: (T,)."""
+        found: Float64 = self.likeness.mixtures.loglikes(frames)[:, 0].astype(np.float64)
+        if self.noise is not None:
+            found = np.clip(found - self.noise.mixtures.loglikes(frames)[:, 0], -_MOST_LIKE, _MOST_LIKE)
+        return found
+
+    def sums(self, measures: Float64) -> Float64:
+        """Return the weighted sums of (words, 4) measures."""
+        found: Float64 = self.offset + np.minimum(measures, self.usual) @ np.array(self.weights)
+        return found
+
+    def believed(self, measures: Float64) -> Bools:
+        """Return (words,) True for those that can have been said."""
+        found: Bools = (self.sums(measures) >= self.least) & (measures[:, _LIKENESS] >= self.least_likeness)
+        return found
+
+    def sure(self, confidence: float, total: float) -> float:
+        """Return the confidence of a word with this weighted sum, made true."""
+        slope, evident, offset = self.confidence
+        return 1 / (1 + math.exp(-(slope * log_odds(confidence) + evident * (total - self.least) + offset)))
+
+    def made_true(self, timed: Sequence[TimedWord], measures: Float64) -> tuple[TimedWord, ...]:
+        """Return words with their confidences made true, those that have any."""
+        return tuple(
+            word if word.confidence is None else replace(word, confidence=self.sure(word.confidence, total))
+            for word, total in zip(timed, self.sums(measures).tolist(), strict=bool(timed))
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class FoundWord:
+    """Place of a word that was found.
+
+    Attributes:
+        rows: of the scores that are its own.
+        path: the column of each of these rows on the best path.
+        phones: name and number of rows of each of its phones; empty where nothing says when they begin.
+    """
+
+    rows: npt.NDArray[np.int64]
+    path: npt.NDArray[np.integer]
+    phones: tuple[tuple[str, int], ...] = ()
+
+
+def cepstra(bands: Float32) -> Float32:
+    """Return (T, D) of log mel energies (T, B): cepstra without loudness, and slopes of all."""
+    found = bands @ cepstral_matrix(bands.shape[1])
+    return np.concatenate([found[:, 1:], deltas(found)], axis=1)
+
+
+def mixture_of(frames: Float32, rng: np.random.Generator) -> Likeness:
+    """Estimate the mixture of frames (T, D)."""
+    some = frames[rng.permutation(len(frames))[:_MOST_FRAMES]]
+    one = np.zeros(len(some), np.int64)
+    found = single_gaussians(some, one, 1)
+    for step in range(1, _ROUNDS + 1):
+        found = reestimate(split(found, np.array([len(some)]), 2**step, rng), some, one)
+    return Likeness(
+        tuple(found.weights.tolist()),
+        tuple(tuple(row) for row in found.means.tolist()),
+        tuple(tuple(row) for row in found.variances.tolist()),
+    )
+
+
+def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, float]:
+    """Return seconds that each phone lasts at most, by name: half as long again as all but one in a thousand of it, or,
+    where it is rare, as all but one in 200 of all phones."""
+    phones, states = alignment.phones, alignment.states
+    starts = np.flatnonzero(np.append(True, (phones[1:] != phones[:-1]) | (states[1:] < states[:-1])))
+    lasting, which = np.diff(np.append(starts, len(phones))), phones[starts]
+    spoken = lasting[which > SILENCE]
+    every = float(np.quantile(spoken, _RARE)) if len(spoken) else 0.0
+    found = {}
+    for number, name in enumerate(alignment.tying.phones, 1):
+        own = lasting[which == number]
+        most = max(every, float(np.quantile(own, _LONGEST)) if len(own) else 0.0)
+        found[name] = round(_LONGER * most * frame_seconds, 3)
+    return found
+
+
+def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64, frame_seconds: float) -> Float64:
+    """Return (words, 4) measures.
+
+    Args:
+        words: in order.
+        posteriors: (T, S) log p(s | x).
+        likeness: (T,) of `Evidence.likenesses`.
+        frame_seconds: from one row to the next.
+    """
+    own = np.array(
+        [[posteriors[word.rows, word.path].mean(), likeness[word.rows].mean()] for word in words], np.float64
+    ).reshape(-1, 2)
+    frames = np.array([len(word.rows) for word in words])
+    around = np.empty_like(own)
+    first = 0
+    for last in range(1, len(words) + 1):
+        if last < len(words) and (words[last].rows[0] - words[last - 1].rows[-1]) * frame_seconds <= _AROUND:
+            continue
+        around[first:last] = np.average(own[first:last], axis=0, weights=frames[first:last])
+        first = last
+    return np.concatenate([own, around], axis=1)
+
+
+def log_odds(confidence: float) -> float:
+    """Return ln(c / (1 - c)) of a confidence, held away from both ends."""
+    held = min(max(confidence, _SURE), 1 - _SURE)
+    return math.log(held / (1 - held))
+
+
+def too_long(word: FoundWord, longest: Mapping[str, float], frame_seconds: float) -> bool:
+    """Return True if a phone of the word lasts longer than phones do."""
+    return any(rows * frame_seconds > longest.get(name, USUAL_LONGEST) for name, rows in word.phones)

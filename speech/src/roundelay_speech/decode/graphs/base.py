@@ -1,0 +1,77 @@
+"""The seam between a decoding graph and what the columns of log-likelihoods stand for.
+
+Words, their pronunciations and the language model are the same for every kind of graph, and so are decoder, lattices
+and scoring. A kind says what the columns are, and compiles them with the rest.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
+from roundelay_speech.decode.lm.ngram import Arpa
+from roundelay_speech.hmm.topology import Tying
+from roundelay_speech.lexicon.lexicon import Lexicon
+
+Float32 = npt.NDArray[np.float32]
+
+
+class Columns(ABC):
+    """The columns of a model's log-likelihoods. Picklable: a process of its own may compile the graph."""
+
+    @property
+    @abstractmethod
+    def phones(self) -> tuple[str, ...]:
+        """Units that pronunciations may be made of, silence first."""
+
+    @abstractmethod
+    def identity(self) -> tuple[list[Any], bytes]:
+        """Return values for JSON, and bytes: equal for columns that make equal graphs only."""
+
+    @abstractmethod
+    def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
+        """Return the graph of these words and this language model.
+
+        Raises:
+            UserError: lexicon, language model and columns do not fit together.
+        """
+
+    def read_off(self, scores: Float32) -> tuple[str, ...] | None:
+        """Return units that log-likelihoods (T, S) say without lexicon and language model; None where columns are no
+        units."""
+        del scores
+        return None
+
+    def searched(self, scores: Float32) -> Float32:
+        """Return log-likelihoods (T, S) as a search is given them, before they are scaled."""
+        return scores
+
+    def told(self) -> dict[str, Any]:
+        """Return settings of `searched`, for decode.json."""
+        return {}
+
+    def spelled(self, words: Iterable[str]) -> Lexicon | None:
+        """Return pronunciations that follow from how words are written; None where dictionaries have them."""
+        del words
+        return None
+
+
+class GraphKind(ABC):
+    """A kind of graph: the section `decode.graph` of a recipe, a frozen dataclass whose first field is `name`.
+
+    Attributes:
+        tied_states: whether the columns are the tied states of an alignment, which the models trained here give.
+    """
+
+    tied_states: ClassVar[bool] = False
+
+    @abstractmethod
+    def columns(self, tying: Tying) -> Columns:
+        """Return the columns, for an alignment with these tied states.
+
+        Raises:
+            UserError: a file that the section names cannot be used.
+        """

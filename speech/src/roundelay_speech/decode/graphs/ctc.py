@@ -1,0 +1,232 @@
+"""The kind of graph for models with a blank (connectionist temporal classification, Graves et al. 2006): T o L o G.
+
+Such a model gives, for every frame, log-probabilities of U units (phones, characters, pieces of words) and of a blank.
+A row of units is written as any row of frames that becomes it when repetitions are made one and blanks are left out. T
+is that rule as a transducer (Miao et al. 2015): one state per unit that was just read, one for a blank. It stands where
+H and C stand in a graph of hidden Markov models; L, G, decoder, lattices and scoring are the same.
+
+Legend: T frames, U units.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_text
+from roundelay_speech.bindings import kaldifst
+from roundelay_speech.decode.graphs.base import Columns, GraphKind
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
+from roundelay_speech.decode.graphs.transducers import Symbols
+from roundelay_speech.decode.lm.ngram import Arpa, restrict
+from roundelay_speech.hmm.topology import Tying
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
+from roundelay_speech.units.base import BLANK, UnitSet
+
+
+@dataclass(frozen=True)
+class CtcGraph(GraphKind):
+    """Units and a blank, without hidden Markov models (connectionist temporal classification).
+
+    search      words: of the lexicon, by the language model; greedy and prefixes: whatever the units spell, without
+                either, of the best column of every frame or of the most probable units (prefixes.py)
+    prefixes    rows of units that the search for the most probable ones keeps at every frame
+    blank_cost  of every blank, in nats, taken off its log-probability before the scale: these models say blank too
+                often for a search that adds a language model
+    blank_costs costs of which dev chooses; empty: `blank_cost`
+
+    Of log-probabilities that another program computed:
+    units       a file with the units in the order of the columns, one a line; null: those of the run or, where it has
+                none, the blank, then the phones of the alignment but silence
+    blank       the unit that is the blank
+    spelled     words are said as they are spelled: units are characters
+    boundary    with `spelled`, the unit behind every word; null: none
+    """
+
+    name: Literal["ctc"] = field(default="ctc", kw_only=True)
+    units: Path | None = None
+    blank: str = BLANK
+    spelled: bool = False
+    boundary: str | None = None
+    search: Literal["words", "greedy", "prefixes"] = "words"
+    prefixes: int = 16
+    blank_cost: float = 0.0
+    blank_costs: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.prefixes < 1:
+            raise UserError(f"decode.graph.prefixes is {self.prefixes}: give 1 or more; 8 to 64 is usual.")
+
+    def columns(self, tying: Tying) -> "UnitsAndBlank":
+        silence, *phones = tying.phones
+        names = (self.blank, *phones) if self.units is None else read_units(self.units)
+        return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
+
+    def columns_of(self, units: UnitSet, silence: str) -> "UnitsAndBlank":
+        """Return the columns of a model with these units, unless a file says otherwise."""
+        if self.units is not None:
+            names = read_units(self.units)
+            return UnitsAndBlank(names, self.blank, silence, self.spelled, self.boundary, blank_cost=self.blank_cost)
+        return UnitsAndBlank(units.columns, BLANK, silence, pieces=units, blank_cost=self.blank_cost)
+
+
+@dataclass(frozen=True)
+class UnitsAndBlank(Columns):
+    """One column a unit, one of them the blank.
+
+    Attributes:
+        names: of the U + 1 columns.
+        silence: the name that lexicons have for it; no column.
+        pieces: the units, where a model trained here has them.
+        blank_cost: of a blank, in nats. It is no part of the graph.
+    """
+
+    names: tuple[str, ...]
+    blank: str
+    silence: str
+    by_characters: bool = False
+    boundary: str | None = None
+    pieces: UnitSet | None = None
+    blank_cost: float = 0.0
+
+    @property
+    def phones(self) -> tuple[str, ...]:
+        return (self.silence, *(name for name in self.names if name not in (self.blank, self.silence)))
+
+    def identity(self) -> tuple[list[Any], bytes]:
+        merges = [] if self.pieces is None or not self.pieces.spelled else [list(self.pieces.merges)]
+        return ["ctc", list(self.names), self.blank, self.by_characters, self.boundary, *merges], b""
+
+    def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
+        return build_ctc_graph(lexicon, model, self.names, self.blank, config)
+
+    def read_off(self, scores: npt.NDArray[np.float32]) -> tuple[str, ...]:
+        return greedy_units(scores, self.names, self.blank)
+
+    def searched(self, scores: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        if not self.blank_cost or self.blank not in self.names:
+            return scores
+        charged = scores.copy()
+        charged[:, self.names.index(self.blank)] -= np.float32(self.blank_cost)
+        return charged
+
+    def told(self) -> dict[str, Any]:
+        return {"blank_cost": self.blank_cost}
+
+    def words_of(self, units: Sequence[str]) -> tuple[str, ...] | None:
+        """Return the words that units spell; None where they spell none."""
+        if self.pieces is not None:
+            return self.pieces.words(units) if self.pieces.spelled else None
+        if not self.by_characters or self.boundary is None:
+            return None
+        return tuple("".join(units).replace(self.boundary, " ").split())
+
+    def spelled(self, words: Iterable[str]) -> Lexicon | None:
+        if self.pieces is not None:
+            return self.pieces.lexicon(words)
+        return character_lexicon(words, self.boundary) if self.by_characters else None
+
+
+def read_units(path: Path) -> tuple[str, ...]:
+    """Return the names of columns in a file, one a line; a number behind a name must be that of its column, counted
+    from 0.
+
+    Raises:
+        UserError: no such file, no units in it, or a line that is something else; names the line.
+    """
+    names: list[str] = []
+    for number, line in enumerate(read_text(path, "decode.graph.units names a file of units").splitlines(), 1):
+        if not (words := line.split()):
+            continue
+        if len(words) > 2 or (len(words) == 2 and words[1] != str(len(names))):
+            raise UserError(
+                f"{path}:{number}: `{line.strip()[:60]}` is not column {len(names)}: write one unit a line, in the "
+                "order of the columns, with nothing behind it or the number of its column, counted from 0."
+            )
+        names.append(words[0])
+    if not names:
+        raise UserError(f"{path}: no units in it. Write one a line, in the order of the columns.")
+    return tuple(names)
+
+
+def character_lexicon(words: Iterable[str], boundary: str | None = None) -> Lexicon:
+    """Return a lexicon in which every word is said as it is spelled, with the unit `boundary` behind it if the model
+    has one."""
+    end = () if boundary is None else (boundary,)
+    return Lexicon({word: ((*word, *end),) for word in words})
+
+
+def build_ctc_graph(
+    lexicon: Lexicon, model: Arpa, columns: Sequence[str], blank: str = BLANK, config: GraphConfig | None = None
+) -> Graph:
+    """Compile lexicon, language model and units into one graph.
+
+    Args:
+        lexicon: words as units: their phones or, from `character_lexicon`, their characters.
+        columns: what the U + 1 columns of the model's log-probabilities are; one of them is the blank.
+        config: only its word cost matters: a blank is all the silence there is.
+
+    Raises:
+        UserError: lexicon and language model share no word; a unit of the lexicon is no column; no blank, or a name
+            twice among the columns.
+    """
+    config = config or GraphConfig()
+    if twice := sorted({name for name in columns if list(columns).count(name) > 1}):
+        raise UserError(f"The unit {twice[0]} is the name of two columns. Give each its own.")
+    if blank not in columns:
+        raise UserError(
+            f"The blank {blank} is not among the columns ({', '.join(columns[:10])}...). Name the one it is."
+        )
+    units = [name for name in columns if name != blank]
+    said = {unit for variants in lexicon.pronunciations.values() for variant in variants for unit in variant}
+    if strange := sorted(said - set(units)):
+        raise UserError(
+            f"The lexicon has units that the model does not know ({', '.join(strange[:10])}). Leave out their words, "
+            "or write them in the units of the model."
+        )
+    restricted = restrict(model, lexicon.words)
+    symbols, lg = lexicon_and_grammar(lexicon, restricted.model, units, config, silence=False)
+    tokens = token_transducer(columns, blank, symbols)
+    graph = to_arrays(kaldifst.compose(tokens, lg))
+    del lg
+    keep = np.arange(len(columns) + 1 + len(symbols.disambiguation))
+    keep[len(columns) + 1 :] = 0
+    arcs = merge_equal_states(map_input(graph, keep))
+    info = {"topology": "ctc", "columns": list(columns), "blank": blank, "phones": units}
+    return finished(arcs, symbols, len(columns), config, restricted, lexicon, info)
+
+
+def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fst:
+    """Build T: input label = column + 1, output label the unit's id in `symbols`; disambiguation symbols pass through,
+    as labels behind those of the columns."""
+    ids, label = symbols.phone_ids, {name: i for i, name in enumerate(columns, 1)}
+    units = [name for name in columns if name != blank]
+    state = {unit: i for i, unit in enumerate(units, 1)}  # that unit was read last; 0: a blank, or nothing yet
+    lines = []
+    for source, before in [(0, blank), *((state[unit], unit) for unit in units)]:
+        lines.append(f"{source} 0 {label[blank]} 0")
+        if before != blank:
+            lines.append(f"{source} {source} {label[before]} 0")
+        lines += [f"{source} {state[unit]} {label[unit]} {ids[unit]}" for unit in units if unit != before]
+        for i, name in enumerate(symbols.disambiguation, len(columns) + 1):
+            lines.append(f"{source} {source} {i} {ids[name]}")
+    lines += [f"{source} 0" for source in range(len(units) + 1)]
+    fst = kaldifst.compile("\n".join([*lines, ""]), acceptor=False)
+    kaldifst.arcsort(fst, "olabel")
+    return fst
+
+
+def greedy_units(scores: npt.NDArray[np.float32], columns: Sequence[str], blank: str = BLANK) -> tuple[str, ...]:
+    """Return the units of the best column of each frame: what a model says without lexicon and language model.
+
+    Args:
+        scores: (T, U + 1) log-probabilities.
+    """
+    best = scores.argmax(1)
+    changed = best[np.append(True, best[1:] != best[:-1])] if len(best) else best
+    return tuple(columns[i] for i in changed if columns[i] != blank)

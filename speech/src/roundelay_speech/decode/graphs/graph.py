@@ -1,0 +1,184 @@
+"""A decoding graph in memory and on disk, and what all kinds of it are made of: words, their pronunciations, a language
+model.
+
+    G  words by the language model (grammar.py: back-off on #0)
+    L  phones to words: all pronunciations, optional silence at the start and after every word, disambiguation symbols
+
+Costs of words are put on last: a finished graph can be given others without being built again.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roundelay.core.checksums import read_checked, write_checked
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, read_text, write_text
+from roundelay_speech.bindings import kaldifst
+from roundelay_speech.decode.graphs.grammar import grammar_arcs
+from roundelay_speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
+from roundelay_speech.decode.lm.ngram import Arpa, Restricted
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.search.fst import (
+    Arcs,
+    Fst,
+    add_output_cost,
+    file_bytes,
+    from_arrays,
+    merge_equal_states,
+    read_checked_fst,
+    to_arrays,
+    write_arrays,
+)
+
+FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE = "HCLG.fst", "words.txt", "phones.txt", "graph.json"
+GRAPH_VERSION = 2
+
+
+@dataclass(frozen=True)
+class GraphConfig:
+    """Options of a graph besides lexicon, language model and columns.
+
+    Attributes:
+        silence_probability: of a silence at the start and after each word.
+        word_cost: added for every word, in nats; above 0 it trades insertions for deletions.
+    """
+
+    silence_probability: float = 0.5
+    word_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.silence_probability < 1.0:
+            raise UserError(f"silence_probability {self.silence_probability} is not between 0 and 1 (both excluded).")
+        if not math.isfinite(self.word_cost):
+            raise UserError(f"word_cost {self.word_cost} is not a number; 0 to 2 is usual.")
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A decoding graph in memory.
+
+    Attributes:
+        fst: kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids.
+        words: symbols by word id (id 0 is epsilon).
+        num_pdfs: columns that log-likelihoods must have.
+        info: what graph.json holds.
+    """
+
+    fst: Fst
+    words: tuple[str, ...]
+    num_pdfs: int
+    info: Mapping[str, Any]
+
+    def with_word_cost(self, cost: float) -> "Graph":
+        """Return the same graph with another cost of a word (nats); this one if it has that cost."""
+        change = cost - float(self.info["word_cost"])
+        if not change:
+            return self
+        fst = from_arrays(add_output_cost(to_arrays(self.fst), change))
+        return replace(self, fst=fst, info={**self.info, "word_cost": cost})
+
+
+def lexicon_and_grammar(
+    lexicon: Lexicon, model: Arpa, phones: Sequence[str], config: GraphConfig, *, silence: bool = True
+) -> tuple[Symbols, Fst]:
+    """Build L o G, determinized and merged, sorted by input label."""
+    symbols, lexicon_fst = lexicon_transducer(lexicon, phones, config.silence_probability if silence else None)
+    ids = symbols.word_ids
+    labels = np.array([ids[word] if word in lexicon else 0 for word in model.words])
+    grammar = from_arrays(grammar_arcs(model, labels, ids[BACKOFF]))
+    lg = kaldifst.compose(lexicon_fst, grammar)
+    del grammar, lexicon_fst
+    kaldifst.determinize_star(lg, use_log=True)
+    arcs = to_arrays(lg)
+    del lg
+    lg = kaldifst.StdVectorFst(from_arrays(merge_equal_states(arcs)))
+    return symbols, lg
+
+
+def finished(
+    arcs: Arcs,
+    symbols: Symbols,
+    columns: int,
+    config: GraphConfig,
+    restricted: Restricted,
+    lexicon: Lexicon,
+    info: Mapping[str, Any],
+) -> Graph:
+    """Return the graph of these arcs, with the costs of words, and what graph.json says of it."""
+    arcs = add_output_cost(arcs, config.word_cost)
+    info = {
+        "version": GRAPH_VERSION,
+        "num_pdfs": columns,
+        **info,
+        "symbols": len(symbols.words),
+        "words": len(lexicon.words),
+        "lm_order": restricted.model.order,
+        "lm_ngrams": list(restricted.model.counts),
+        "silence_probability": config.silence_probability,
+        "word_cost": config.word_cost,
+        "missing_words": list(restricted.missing),
+        "left_out": restricted.describe(),
+        "states": len(arcs.final),
+        "arcs": len(arcs.arcs),
+        "fst_bytes": file_bytes(arcs),
+    }
+    return Graph(from_arrays(arcs), symbols.words, columns, info)
+
+
+def save_graph(graph: Graph, folder: Path) -> None:
+    """Write `HCLG.fst`, `words.txt`, `phones.txt` and, last, `graph.json`."""
+    (folder / GRAPH_FILE).unlink(missing_ok=True)  # a mixture of two graphs must not look whole
+    with atomic_write(folder / FST_FILE) as file:
+        write_arrays(file, to_arrays(graph.fst))
+    write_text(folder / WORDS_FILE, _symbols(graph.words))
+    write_text(folder / PHONES_FILE, _symbols([EPSILON, *graph.info["phones"]]))
+    write_checked(folder / GRAPH_FILE, graph.info, [FST_FILE, WORDS_FILE, PHONES_FILE])
+
+
+def load_graph(folder: Path) -> Graph:
+    """Read what `save_graph` wrote, held to its checksums: the library that searches it trusts every byte.
+
+    Raises:
+        UserError: the folder holds no graph, a file is damaged, or they do not belong together.
+    """
+    if not (folder / GRAPH_FILE).is_file():
+        raise UserError(f"{folder}: no decoding graph here (no {GRAPH_FILE}). `roundelay decode` builds it.")
+    info = read_checked(folder / GRAPH_FILE, f"Delete {folder} to have the graph built again by `roundelay decode`.")
+    try:
+        if info["version"] != GRAPH_VERSION:
+            raise UserError(
+                f"{folder}: a graph of another version of Roundelay. Delete the folder to have it built again."
+            )
+        words = load_words(folder)
+        whole = (folder / FST_FILE).stat().st_size == info["fst_bytes"] and len(words) == info["symbols"]
+        num_pdfs = int(info["num_pdfs"])
+        if not math.isfinite(float(info["word_cost"])):
+            raise ValueError("word_cost is not a number")
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise UserError(f"{folder}: broken graph ({error}). Delete the folder to have it built again.") from error
+    if not whole:
+        raise UserError(f"{folder}: its files do not belong together. Delete the folder to have the graph built again.")
+    try:
+        fst = read_checked_fst(folder / FST_FILE, num_pdfs, len(words))
+    except UserError as error:
+        raise UserError(f"{error} Delete {folder} to have it built again.") from None
+    return Graph(fst, words, num_pdfs, info)
+
+
+def load_words(folder: Path) -> tuple[str, ...]:
+    """Return symbols by word id of the graph in a folder.
+
+    Raises:
+        UserError: there is none, or it is no text.
+    """
+    lines = read_text(folder / WORDS_FILE, "a graph has its words there").split("\n")[:-1]
+    return tuple(line.rsplit(" ", 1)[0] for line in lines)
+
+
+def _symbols(names: Sequence[str]) -> str:
+    return "".join(f"{name} {i}\n" for i, name in enumerate(names))

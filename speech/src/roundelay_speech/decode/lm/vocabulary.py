@@ -1,0 +1,130 @@
+"""Words that can be recognised, their pronunciations, and the text their language model is made of."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay_speech.decode.lm.arpa_file import open_text
+from roundelay_speech.decode.lm.ngram import RESERVED
+from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation, are_by_position, base_phone, case_of, read_lexicon
+
+Sentence = Sequence[str]
+
+
+@dataclass(frozen=True)
+class VocabularyLexicon:
+    """The pronunciations of a vocabulary.
+
+    Attributes:
+        dropped: words without a pronunciation, the most frequent first; they cannot be recognised.
+        guessed: words whose pronunciation was guessed.
+    """
+
+    lexicon: Lexicon
+    dropped: tuple[str, ...] = ()
+    guessed: tuple[str, ...] = ()
+
+    def describe(self, shown: int = 10) -> str:
+        """Return text for people; empty when every word was found."""
+        parts = []
+        for words, what in (
+            (self.dropped, "have no pronunciation and cannot be recognised"),
+            (self.guessed, "have a guessed pronunciation"),
+        ):
+            if words:
+                more = f" and {len(words) - shown} more" if len(words) > shown else ""
+                parts.append(f"{len(words)} words of the vocabulary {what}: {', '.join(words[:shown])}{more}.")
+        return " ".join(parts)
+
+
+def read_sentences(path: Path) -> Iterator[list[str]]:
+    """Yield the lines of a text, plain or gzipped, as words; empty lines are left out.
+
+    Raises:
+        UserError: no such file, not UTF-8 text, damaged.
+    """
+    with open_text(path, "decode.text names texts with a sentence a line.") as file:
+        for line in file:
+            if words := line.split():
+                yield words
+
+
+def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
+    """Return a pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the
+    case of the corpus's words, where they have one.
+
+    Raises:
+        UserError: as `read_lexicon`.
+    """
+    return read_lexicon(path, corpus.silence, strip_stress=True, case=case_of(corpus.words))
+
+
+def joined(sentences: Iterable[Sentence], least: int) -> Iterator[list[str]]:
+    """Yield consecutive sentences run together until a line has at least `least` words: for texts cut into clauses,
+    where utterances go across their ends. 0 leaves them as they are."""
+    line: list[str] = []
+    for sentence in sentences:
+        line.extend(sentence)
+        if len(line) >= least:
+            yield line
+            line = []
+    if line:
+        yield line
+
+
+def most_frequent(counts: Mapping[str, int], size: int, always: Iterable[str] = ()) -> list[str]:
+    """Return the `size` most frequent words, the most frequent first and ties in alphabetical order; then those of
+    `always` that are not among them, in alphabetical order."""
+    ranked = sorted((word for word in counts if word not in RESERVED), key=lambda word: (-counts[word], word))[:size]
+    return [*ranked, *sorted(set(always) - {*ranked, *RESERVED})]
+
+
+def count_words(sentences: Iterable[Sentence]) -> Counter[str]:
+    """Return the number of occurrences of each word."""
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence)
+    return counts
+
+
+def pronounced(
+    words: Sequence[str],
+    dictionaries: Sequence[Lexicon],
+    phones: Sequence[str],
+    guess: Callable[[str], Pronunciation | None] | None = None,
+) -> VocabularyLexicon:
+    """Return the lexicon of a vocabulary.
+
+    Args:
+        words: the most frequent first.
+        dictionaries: a word's pronunciations are those of the first that has it.
+        phones: of the acoustic model; the first is silence. A pronunciation with any other does not count.
+        guess: makes a pronunciation of a spelling, or None if it cannot.
+
+    Raises:
+        UserError: not one word has a pronunciation.
+    """
+    known = set(map(base_phone, phones)) if are_by_position(phones) else set(phones)
+    found: dict[str, tuple[Pronunciation, ...]] = {}
+    dropped, guessed = [], []
+    for word in words:
+        for dictionary in dictionaries:
+            said = tuple(p for p in dictionary.pronunciations.get(word, ()) if known.issuperset(p))
+            if said:
+                found[word] = said
+                break
+        else:
+            said_so = guess(word) if guess is not None else None
+            if said_so and known.issuperset(said_so):
+                found[word] = (said_so,)
+                guessed.append(word)
+            else:
+                dropped.append(word)
+    if not found:
+        raise UserError(
+            f"None of the {len(words)} words of the vocabulary has a pronunciation in the acoustic model's phones "
+            f"({', '.join(words[:5])}...). Do text and dictionary agree on upper and lower case?"
+        )
+    return VocabularyLexicon(Lexicon(found, phones[0]), tuple(dropped), tuple(guessed))

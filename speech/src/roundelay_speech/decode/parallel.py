@@ -1,0 +1,392 @@
+"""Decoding many utterances: a graph that is loaded once per process, batches of utterances, results in order."""
+
+import math
+import resource
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, final
+
+import numpy as np
+
+from roundelay.core.cores import cores
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress, Silent
+from roundelay_speech.bindings import kaldifst
+from roundelay_speech.data.processes import Workers, start_workers
+from roundelay_speech.decode.confidence import Pronouncing, timed_words
+from roundelay_speech.decode.graphs.base import Columns
+from roundelay_speech.decode.graphs.graph import Graph, load_graph
+from roundelay_speech.decode.lattice import (
+    LATTICE_BEAM,
+    NARROW,
+    WIDE,
+    Unbounded,
+    WordLattice,
+    WordString,
+    with_string,
+    word_lattice,
+)
+from roundelay_speech.decode.rescore import Rescorer
+from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.search.beam import FEWEST_ACTIVE
+from roundelay_speech.search.fst import Arcs, from_arrays, to_arrays
+
+_BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
+POSTERIOR_STRINGS = 100  # that confidences are summed over
+
+
+@dataclass(frozen=True)
+class Detail:
+    """More than the best words of an utterance; what was not asked for is empty.
+
+    Attributes:
+        arcs: of the lattice of whole sentences, on its way to be rescored.
+        bounded: false where there were too many word strings for a lattice, and so for confidences.
+    """
+
+    nbest: tuple[WordString, ...] = ()
+    lattice: str = ""
+    timed: tuple[TimedWord, ...] = ()
+    arcs: Arcs | None = None
+    bounded: bool = True
+
+
+@dataclass(frozen=True)
+class Search:
+    """Options of the search.
+
+    Attributes:
+        scale: the log-likelihoods are multiplied by it.
+        word_cost: added for every word, in nats; None for the graph's own.
+        nbest: how many word strings to list.
+        lattice: whether to keep lattices.
+        times: whether to time the words (and give them confidences).
+    """
+
+    scale: float
+    beam: float = BEAM
+    max_active: int = MAX_ACTIVE
+    word_cost: float | None = None
+    nbest: int = 0
+    lattice: bool = False
+    times: bool = False
+    lattice_beam: float = LATTICE_BEAM
+
+    @property
+    def more(self) -> bool:
+        """True if more than the best words are asked for."""
+        return self.nbest > 0 or self.lattice or self.times
+
+
+@dataclass
+class Batch:
+    """Results of a batch of utterances."""
+
+    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
+    details: dict[str, Detail] = field(default_factory=dict)
+    search_seconds: float = 0.0  # processor time of the search for the best words
+    seconds: float = 0.0  # of everything
+    rescoring_seconds: float = 0.0  # processor time
+    kept_as_found: int = 0  # utterances without a whole sentence that could be rescored
+    unbounded: int = 0  # utterances with too many word strings for a lattice
+
+
+@dataclass
+class _Loaded:
+    """Graph and lexicon of one process; `graph` has the cost of words that was asked for last."""
+
+    graph: Graph
+    pronouncing: Pronouncing | None
+
+    def with_word_cost(self, cost: float | None) -> Graph:
+        if cost is not None:
+            self.graph = self.graph.with_word_cost(cost)
+        return self.graph
+
+
+Utterances = list[tuple[str, Float32]]
+"""Utterance ids with (T, S) unscaled log-likelihoods."""
+Job = tuple[Utterances, Search, bool]
+"""The last: lattices are wanted for rescoring, and no other details."""
+
+
+def decode_all(
+    graph_folder: Path,
+    loglikes: Iterable[tuple[str, Float32]],
+    scale: float,
+    *,
+    beam: float = BEAM,
+    max_active: int = MAX_ACTIVE,
+    workers: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Hypothesis]:
+    """Decode utterances in parallel; results are in the order given and do not depend on the number of workers.
+
+    Args:
+        graph_folder: what `save_graph` wrote; every worker reads it.
+        loglikes: (utterance id, (T, S) unscaled log-likelihoods); may be a generator, which is read only as fast as the
+            workers decode.
+        scale: the acoustic scale.
+        workers: processes; 0 for as many as there are cores, 1 for none but this one.
+
+    Raises:
+        UserError: no graph in the folder; log-likelihoods of an utterance are NaN; the scale is not positive.
+    """
+    with decoders(graph_folder, workers) as run:
+        return run(loglikes, scale, beam, max_active, progress or Silent())
+
+
+class Decoders:
+    """A graph that is loaded once, here or in worker processes, and decodes any number of lists of utterances."""
+
+    def __init__(
+        self,
+        loaded: _Loaded | None,
+        workers: Workers | None,
+        pronouncing: Pronouncing | None = None,
+        rescorer: Rescorer | None = None,
+    ) -> None:
+        self._loaded, self._workers = loaded, workers
+        self._pronouncing, self._rescorer = pronouncing, rescorer
+
+    def __call__(
+        self,
+        loglikes: Iterable[tuple[str, Float32]],
+        scale: float,
+        beam: float = BEAM,
+        max_active: int = MAX_ACTIVE,
+        progress: Progress | None = None,
+        word_cost: float | None = None,
+    ) -> dict[str, Hypothesis]:
+        """Return the best words of each utterance; as `decode_all`."""
+        return self.search(loglikes, Search(scale, beam, max_active, word_cost), progress).hypotheses
+
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        """Return all that is asked for, of each utterance.
+
+        Raises:
+            UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
+                be used.
+        """
+        if not options.scale > 0.0:
+            raise UserError(f"The acoustic scale {options.scale} is not above 0; 0.05 to 0.25 is usual.")
+        if not options.beam > 0.0:
+            raise UserError(f"The beam {options.beam} is not above 0; 8 to 14 is usual.")
+        if options.max_active <= FEWEST_ACTIVE:
+            raise UserError(f"max_active {options.max_active} is not above {FEWEST_ACTIVE}; 2000 to 10000 is usual.")
+        result, sent = Batch(), deque[Utterances]()  # batches whose results are still to come
+        for done in self._run(self._jobs(loglikes, options, sent)):
+            batch = sent.popleft()
+            if self._rescorer is not None:
+                _rescore(self._rescorer, done, dict(batch), options, self._pronouncing)
+            result.hypotheses |= done.hypotheses
+            result.details |= done.details
+            result.search_seconds += done.search_seconds
+            result.seconds += done.seconds
+            result.rescoring_seconds += done.rescoring_seconds
+            result.kept_as_found += done.kept_as_found
+            result.unbounded += done.unbounded
+            (progress or Silent()).advance(len(done.hypotheses))
+        return result
+
+    def _jobs(self, loglikes: Iterable[tuple[str, Float32]], options: Search, sent: deque[Utterances]) -> Iterator[Job]:
+        rescored = self._rescorer is not None
+        for batch in _batched(loglikes):
+            # Only times need the scores once more, here.
+            sent.append(batch if rescored and options.times else [])
+            yield batch, options, rescored
+
+    def _run(self, jobs: Iterable[Job]) -> Iterator[Batch]:
+        if self._workers is not None:
+            yield from self._workers.in_order(_work, jobs)
+            return
+        assert self._loaded is not None
+        for job in jobs:
+            yield _decode_batch(self._loaded, job)
+
+
+@contextmanager
+def decoders(
+    graph_folder: Path,
+    workers: int = 0,
+    pronouncing: Pronouncing | None = None,
+    rescorer: Rescorer | None = None,
+) -> Iterator[Decoders]:
+    """Load a graph for many calls; worker processes end with the block.
+
+    Args:
+        pronouncing: needed where words are to be timed.
+        rescorer: rescores all lattices, in this process: the large model is held once.
+
+    Raises:
+        UserError: no graph in the folder.
+    """
+    graph = load_graph(graph_folder)  # also when workers load it, so that a broken graph is one clear message
+    if (workers or cores()) == 1:
+        yield decoder_here(graph, pronouncing, rescorer)
+        return
+    del graph
+    with start_workers(workers or cores(), _start, graph_folder, pronouncing) as running:
+        yield Decoders(None, running, pronouncing, rescorer)
+
+
+def decoder_here(graph: Graph, pronouncing: Pronouncing | None = None, rescorer: Rescorer | None = None) -> Decoders:
+    """Return a decoder in this process, with a graph that is loaded already; arguments as of `decoders`."""
+    return Decoders(_Loaded(graph, pronouncing), None, pronouncing, rescorer)
+
+
+_HERE: dict[str, _Loaded] = {}  # of a worker process
+
+
+def _start(graph_folder: Path, pronouncing: Pronouncing | None) -> None:
+    _HERE["loaded"] = _Loaded(load_graph(graph_folder), pronouncing)
+
+
+def _work(job: Job) -> Batch:
+    return _decode_batch(_HERE["loaded"], job)
+
+
+def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
+    """Decode in this process."""
+    utterances, options, to_rescore = job
+    graph = loaded.with_word_cost(options.word_cost)
+    result, begun = Batch(), _processor_seconds()
+    for utterance, loglikes in utterances:
+        started = _processor_seconds()
+        scores = np.float32(options.scale) * loglikes
+        try:
+            found = decode(graph, scores, options.beam, options.max_active)
+        except ValueError as error:
+            raise UserError(f"{utterance}: cannot be decoded: {error}. Check its features and the model.") from error
+        result.hypotheses[utterance] = found
+        result.search_seconds += _processor_seconds() - started
+        if to_rescore or options.more:
+            result.details[utterance] = _looked_closer(graph, scores, found, loaded.pronouncing, options, to_rescore)
+            result.unbounded += not result.details[utterance].bounded
+    result.seconds = _processor_seconds() - begun
+    return result
+
+
+def _looked_closer(
+    graph: Graph, scores: Float32, found: Hypothesis, pronouncing: Pronouncing | None, options: Search, to_rescore: bool
+) -> Detail:
+    """Return the detail of an utterance, or the lattice that it will be made of."""
+    width = WIDE if to_rescore or options.lattice or options.nbest else NARROW
+    lattice, bounded = None, True
+    try:
+        lattice = word_lattice(graph, scores, options.beam, options.lattice_beam, width=width)
+    except Unbounded:
+        bounded = False
+    if to_rescore:
+        whole = lattice is not None and lattice.whole
+        return Detail(arcs=to_arrays(lattice.fst) if whole and lattice is not None else None, bounded=bounded)
+    return _detail(lattice, found, _Told(scores, options, pronouncing, bounded))
+
+
+def _rescore(
+    rescorer: Rescorer,
+    batch: Batch,
+    loglikes: Mapping[str, Float32],
+    options: Search,
+    pronouncing: Pronouncing | None,
+) -> None:
+    """Give hypotheses and details of a batch the costs of another language model.
+
+    Args:
+        loglikes: of the batch, where words are to be timed.
+    """
+    begun = _processor_seconds()
+    for utterance, found in batch.hypotheses.items():
+        arcs = batch.details[utterance].arcs
+        arcs = None if arcs is None else rescorer.lattice(arcs, options.lattice_beam)
+        lattice = None if arcs is None else WordLattice(kaldifst.StdVectorFst(from_arrays(arcs)), rescorer.words)
+        best = lattice.best(1) if lattice is not None else []
+        if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+            best = with_string(best, rescorer.string(WordString(found.words, found.cost)))
+        if best and math.isfinite(best[0].cost):
+            words, cost = best[0].words, best[0].cost
+            batch.hypotheses[utterance] = Hypothesis(words, cost, math.nan, math.nan, True)
+        else:
+            batch.kept_as_found += 1
+        detail = Detail()
+        if options.more:
+            scores = np.float32(options.scale) * loglikes[utterance] if options.times else None
+            told = _Told(scores, options, pronouncing, batch.details[utterance].bounded)
+            detail = _detail(lattice, batch.hypotheses[utterance], told)
+        batch.details[utterance] = detail
+    batch.rescoring_seconds = _processor_seconds() - begun
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Ingredients of a detail besides lattice and words."""
+
+    scores: Float32 | None
+    options: Search
+    pronouncing: Pronouncing | None
+    bounded: bool
+
+
+def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Detail:
+    options = told.options
+    wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
+    best = lattice.best(wanted) if lattice is not None and wanted else []
+    if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
+        best = with_string(best, WordString(found.words, found.cost))
+    timed: tuple[TimedWord, ...] = ()
+    if options.times:
+        if told.pronouncing is None or told.scores is None:
+            raise ValueError("words cannot be timed without a lexicon")
+        timed = timed_words(found.words, told.scores, best if told.bounded else None, told.pronouncing)
+    text = lattice.to_text() if options.lattice and lattice is not None else ""
+    return Detail(tuple(best[: options.nbest]), text, timed, bounded=told.bounded)
+
+
+def _processor_seconds() -> float:
+    """Return processor time this process has used. The clock on the wall would count the neighbours' work as well."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def _batched(loglikes: Iterable[tuple[str, Float32]]) -> Iterator[Utterances]:
+    batch: Utterances = []
+    frames = 0
+    for utterance, matrix in loglikes:
+        batch.append((utterance, matrix))
+        frames += len(matrix)
+        if frames >= _BATCH_FRAMES:
+            yield batch
+            batch, frames = [], 0
+    if batch:
+        yield batch
+
+
+class Searcher(Protocol):
+    """A search for the words of many utterances."""
+
+    def search(
+        self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
+    ) -> Batch:
+        """Return all that is asked for, of each utterance with its log-likelihoods (T, S)."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class SearchedGraph:
+    """A decoding graph that is searched.
+
+    Attributes:
+        run: its decoders.
+        words: those that it can recognise; None: whatever units spell.
+    """
+
+    run: Searcher
+    columns: Columns
+    words: Set[str] | None

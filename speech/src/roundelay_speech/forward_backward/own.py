@@ -1,0 +1,121 @@
+"""Forward-backward through graphs of which every sequence has its own: numerators of lattice-free MMI.
+
+    a_t(k) = log( exp(y_t(enter k) + log sum_j exp(w_jk + a_{t-1}(j))) + exp(y_t(stay k) + a_{t-1}(k)) )
+
+in logarithms, without any scaling: a graph goes from left to right, and what is hopelessly improbable in one frame may
+be all there is in the last. The states of all graphs stand one behind the other, each with the states before it (at
+most M) in a table.
+
+Legend: N sequences, T frames of the longest, S columns, K states of all graphs together, M arcs into a state.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from roundelay.core.state_graph import Floats, Integers, StateGraph
+from roundelay_speech.forward_backward.shared import Sums
+
+
+@dataclass(frozen=True, eq=False)
+class ArcTables:
+    """A graph with the arcs of each state in rows, which are padded with arcs of no weight.
+
+    Attributes:
+        before, after: (K, M) states that arcs come from, and lead to.
+        into, out_of: (K, M) their weights, natural logarithms.
+    """
+
+    graph: StateGraph
+    before: Integers
+    into: Floats
+    after: Integers
+    out_of: Floats
+
+    @classmethod
+    def of(cls, graph: StateGraph) -> "ArcTables":
+        before, into = _rows(graph.target, graph.source, graph)
+        after, out_of = _rows(graph.source, graph.target, graph)
+        return cls(graph, before, into, after, out_of)
+
+
+def _rows(of: Integers, other: Integers, graph: StateGraph) -> tuple[Integers, Floats]:
+    order = np.argsort(of, kind="stable")
+    number = np.bincount(of, minlength=graph.states)
+    place = np.arange(len(of)) - np.repeat(np.cumsum(number) - number, number)
+    states = np.zeros((graph.states, int(number.max())), np.int64)
+    weights = np.full(states.shape, -np.inf)
+    states[of[order], place], weights[of[order], place] = other[order], graph.weight[order]
+    return states, weights
+
+
+@final
+class OwnGraphs:
+    """The graphs of a minibatch, on one device."""
+
+    def __init__(self, tables: Sequence[ArcTables], device: torch.device) -> None:
+        sizes = [one.graph.states for one in tables]
+        begins = np.cumsum([0, *sizes[:-1]])
+
+        def all_of(parts: Sequence[npt.NDArray[np.generic]]) -> Tensor:
+            return torch.from_numpy(np.concatenate(parts)).to(device)
+
+        self._before = all_of(_padded([one.before + at for one, at in zip(tables, begins, strict=True)], 0))
+        self._after = all_of(_padded([one.after + at for one, at in zip(tables, begins, strict=True)], 0))
+        self._into = all_of(_padded([one.into for one in tables], -np.inf))
+        self._out_of = all_of(_padded([one.out_of for one in tables], -np.inf))
+        self._enter = all_of([one.graph.enter for one in tables])
+        self._stay = all_of([one.graph.stay for one in tables])
+        self._final = all_of([one.graph.final for one in tables])
+        self._starts = torch.from_numpy(begins).to(device)
+        self._sequence = torch.from_numpy(np.repeat(np.arange(len(tables)), sizes)).to(device)
+
+    def sums(self, scores: Tensor, lengths: Tensor, *, occupied: bool) -> Sums:
+        """Sums over all paths of `lengths` (N,) frames, of scores (N, T, S) in double precision."""
+        sequences, frames, columns = scores.shape
+        by_column = scores.transpose(1, 2)  # (N, S, T)
+        enters = by_column[self._sequence, self._enter].T.contiguous()  # (T, K)
+        stays = by_column[self._sequence, self._stay].T.contiguous()
+        stays[:, self._starts] = -torch.inf  # paths leave the first state at once
+        state = scores.new_full(self._final.shape, -torch.inf)
+        state[self._starts] = 0.0
+        states, entered = [state], []
+        for t in range(frames):
+            entering = torch.logsumexp(state[self._before] + self._into, 1).add_(enters[t])
+            state = torch.logaddexp(entering, state + stays[t])
+            states.append(state)
+            entered.append(entering)
+        last = lengths[self._sequence]  # (K,) frames of the sequence that a state is of
+        ends = torch.stack(states).gather(0, last[None])[0] + self._final
+        log_z = _log_sums(ends, self._sequence, sequences)
+        if not occupied:
+            return Sums(log_z, None)
+        beyond, future = log_z[self._sequence], torch.full_like(state, -torch.inf)
+        shares = [torch.empty(0)] * frames, [torch.empty(0)] * frames
+        for t in reversed(range(frames)):
+            future = torch.where(last == t + 1, self._final - beyond, future)
+            staying = stays[t] + future
+            shares[0][t], shares[1][t] = (entered[t] + future).exp_(), (states[t] + staying).exp_()
+            future = torch.logaddexp(torch.logsumexp((enters[t] + future)[self._after] + self._out_of, 1), staying)
+        found = scores.new_zeros(sequences * columns, frames)
+        for column, share in zip((self._enter, self._stay), shares, strict=True):
+            found.index_add_(0, self._sequence * columns + column, torch.stack(share, 1))
+        return Sums(log_z, found.view(sequences, columns, frames).transpose(1, 2))
+
+
+def _padded(parts: Sequence[npt.NDArray[np.generic]], value: float) -> list[npt.NDArray[np.generic]]:
+    """ArcTables (K, M) with so many columns as the widest of them."""
+    widest = max(part.shape[1] for part in parts)
+    return [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=value) for part in parts]
+
+
+def _log_sums(values: Tensor, groups: Tensor, number: int) -> Tensor:
+    """log sum exp of the values (K,) of each group, (number,)."""
+    highest = values.new_full((number,), -torch.inf).scatter_reduce(0, groups, values, "amax")
+    sums = values.new_zeros(number).index_add(0, groups, (values - highest[groups]).exp())
+    return sums.log() + highest

@@ -1,0 +1,267 @@
+"""Results of a grid's cells as records, and which of the values that were tried is the best.
+
+A training *diverged* if its held-out cross-entropy at the end is not a number, or not below that of the model it began
+with.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.reports import load_run
+from roundelay.reports.comparison import Spread
+from roundelay.reports.numbers import plain as digits
+from roundelay.reports.runs import Run
+from roundelay_speech.grids.cells import Cell, Configuration, shown
+from roundelay_speech.grids.grid import Grid, Tuning
+
+
+class CellState(Enum):
+    """State of a cell when its run ended."""
+
+    FINISHED = "finished"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    WAITING = "not begun"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of a cell: state, and the error if it failed."""
+
+    cell: Cell
+    state: CellState
+    trained: bool  # its results are there, also if decoding failed or has not begun
+    error: str = ""  # what a user can mend
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRecord:
+    """One cell and what it came to. Numbers are None where it was not trained to its end."""
+
+    directory: Path
+    axes: Mapping[str, Any]  # by dotted key, of what is tuned too; None where an axis means nothing to the strategy
+    strategy: str
+    label: str
+    options: Mapping[str, Any]
+    learners: int
+    stragglers: tuple[str, ...]
+    seed: int
+    state: CellState
+    error: str = ""
+    dev_cross_entropy: float | None = None  # of the model kept, nats per frame; may be NaN
+    dev_accuracy: float | None = None  # 0 to 1
+    untrained_cross_entropy: float | None = None  # on dev, nats per frame
+    wer: Mapping[str, float] = field(default_factory=dict)  # by split, percent
+    diverged: bool = False
+    wall_seconds: float | None = None
+    virtual_seconds: float | None = None  # simulated runs only
+    frames_per_second: float | None = None  # virtual where simulated, evaluation left out
+    staleness_mean: float | None = None  # in versions of the own row or the centre
+    staleness_largest: float | None = None
+    consensus_distance: float | None = None
+    frames: int | None = None
+    epochs: int | None = None
+    minibatch_frames: int | None = None  # a round, over all learners
+
+    @property
+    def learned(self) -> bool:
+        """True if it was trained to its end and did not diverge."""
+        return self.dev_cross_entropy is not None and not self.diverged
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A configuration with all values tried, and the one chosen: None while some are not tried, or if none learned."""
+
+    tuning: Tuning
+    tried: tuple[CellRecord, ...]
+    chosen: CellRecord | None
+    edges: tuple[str, ...]  # keys whose chosen value is the smallest or the largest tried
+
+    @property
+    def name(self) -> str:
+        """Name of the configuration, without what is tuned."""
+        return self.tuning.configuration.whole_name
+
+    @property
+    def best(self) -> Configuration | None:
+        """The configuration with the values chosen; None where none is."""
+        directory = self.chosen.directory if self.chosen else None
+        return next((cell.configuration for cell in self.tuning.trials if cell.exp == directory), None)
+
+    @property
+    def complete(self) -> bool:
+        """True if every value has been tried."""
+        return all(record.state in (CellState.FINISHED, CellState.FAILED) for record in self.tried)
+
+    def said(self) -> str:
+        """The choice in a sentence, with all that was tried."""
+        tried = "; ".join(f"{self.values(record)}: {_came_to(record)}" for record in self.tried)
+        if self.chosen is None:
+            verdict = "no value learned" if self.complete else "not all tried yet"
+        else:
+            verdict = f"{self.values(self.chosen)} is the best on dev"
+        return f"{self.name}: {verdict} ({tried}; seed {self.tried[0].seed})"
+
+    def warnings(self) -> list[str]:
+        """A sentence for every chosen value at the edge of the tried range."""
+        found = []
+        for key in self.edges if self.chosen else ():
+            value = self.chosen.axes[key]  # type: ignore[union-attr]
+            end = "largest" if value == max(record.axes[key] for record in self.tried) else "smallest"
+            found.append(
+                f"{self.name}: the best {key}, {shown(value)}, is the {end} tried; a wider range may do better."
+            )
+        return found
+
+    def values(self, record: CellRecord) -> str:
+        """The values tried in one of its records, with their keys."""
+        return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
+
+
+Cost = Callable[[CellRecord], tuple[float, ...]]
+"""Measure of which the best of several trained values has least."""
+
+
+def held_out_loss(record: CellRecord) -> tuple[float, ...]:
+    """Held-out cross-entropy at the end, nats per frame."""
+    return (record.dev_cross_entropy or 0.0,)
+
+
+def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_loss) -> Tuned:
+    """The best of the tried values, that of least `cost`; of equal ones the first."""
+    by_directory = {outcome.cell.exp: outcome for outcome in outcomes}
+    waiting = (Outcome(cell, CellState.WAITING, trained=False) for cell in tuning.trials)
+    tried = tuple(record_of(by_directory.get(outcome.cell.exp, outcome)) for outcome in waiting)
+    complete = all(record.state in (CellState.FINISHED, CellState.FAILED) for record in tried)
+    learned = [record for record in tried if record.learned]
+    if not complete or not learned:
+        return Tuned(tuning, tried, None, ())
+    best = min(learned, key=cost)
+    edges = tuple(key for key in tuning.keys if _at_edge(best.axes[key], [record.axes[key] for record in tried]))
+    return Tuned(tuning, tried, best, edges)
+
+
+def tunings(grid: Grid, outcomes: Sequence[Outcome]) -> list[Tuned]:
+    """Choices of all configurations that are tuned, in the order of the grid."""
+    return [tuned(tuning, outcomes) for tuning in grid.tunings]
+
+
+def judged(grid: Grid, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The outcomes that count: without those of values that were tried."""
+    trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
+    return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
+
+
+def cell_records(grid: Grid, outcomes: Sequence[Outcome]) -> list[CellRecord]:
+    """A record for every cell that counts, those that failed or wait included."""
+    return [record_of(outcome) for outcome in judged(grid, outcomes)]
+
+
+def record_of(outcome: Outcome) -> CellRecord:
+    """The record of one cell. A run that cannot be read makes it a failed one."""
+    if not outcome.trained:
+        return _record(outcome)
+    try:
+        return _record(outcome, load_run(outcome.cell.exp))
+    except UserError as error:
+        return _record(Outcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+
+
+def configuration_json(what: Configuration) -> dict[str, Any]:
+    """Return a configuration in files for machines: who trains together, without axes."""
+    return {
+        "strategy": what.strategy.name,
+        "label": what.strategy.label,
+        "learners": what.learners,
+        "stragglers": list(what.stragglers),
+    }
+
+
+def outcome_json(outcome: Outcome | CellRecord) -> dict[str, Any]:
+    """Return the end of a training in files for machines."""
+    folder = outcome.directory if isinstance(outcome, CellRecord) else outcome.cell.exp
+    return {"directory": folder.name, "state": outcome.state.value, "error": outcome.error or None}
+
+
+def spread_json(found: Spread) -> dict[str, Any] | None:
+    """Return a figure over seeds in files for machines; None without values."""
+    if not found.values:
+        return None
+    return {
+        "mean": found.mean,
+        "sd": found.sd,
+        "n": found.n,
+        "least": min(found.values),
+        "most": max(found.values),
+        "not_finite": found.broken,
+    }
+
+
+def diverged(run: Run) -> bool:
+    """True if the model kept is no better on held-out speech than the one it began with, or not a number."""
+    loss, before = run.cross_entropy, untrained(run)
+    return loss is not None and not (math.isfinite(loss) and (before is None or loss < before))
+
+
+def untrained(run: Run) -> float | None:
+    """Held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
+    first = run.evaluations[0] if run.evaluations and run.evaluations[0].epoch < 0 else None
+    return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
+
+
+def _record(outcome: Outcome, run: Run | None = None) -> CellRecord:
+    cell, what = outcome.cell, outcome.cell.configuration
+    known = {} if run is None else _numbers(run)
+    return CellRecord(
+        directory=cell.exp,
+        axes=dict(what.axes),
+        strategy=what.strategy.name,
+        label=what.strategy.label,
+        options=plain(what.strategy),
+        learners=what.learners,
+        stragglers=what.stragglers,
+        seed=cell.seed,
+        state=outcome.state,
+        error=outcome.error,
+        **known,
+    )
+
+
+def _numbers(run: Run) -> dict[str, Any]:
+    results = run.results
+    return {
+        "dev_cross_entropy": run.cross_entropy,
+        "dev_accuracy": run.accuracy,
+        "untrained_cross_entropy": untrained(run),
+        "wer": {split: errors.wer for split, errors in results.wer.items()},
+        "diverged": diverged(run),
+        "wall_seconds": results.wall_seconds,
+        "virtual_seconds": results.virtual_seconds,
+        "frames_per_second": run.frames_per_second,
+        "staleness_mean": run.stale_mean,
+        "staleness_largest": run.stale_largest,
+        "consensus_distance": results.consensus_distance,
+        "frames": results.frames_seen,
+        "epochs": results.epochs,
+        "minibatch_frames": results.minibatch_frames,
+    }
+
+
+def _at_edge(value: object, tried: Iterable[object]) -> bool:
+    """True if a number is the smallest or the largest of several tried; words have no order."""
+    numbers = {other for other in tried if isinstance(other, int | float) and not isinstance(other, bool)}
+    return len(numbers) > 1 and value in (min(numbers), max(numbers))
+
+
+def _came_to(record: CellRecord) -> str:
+    if record.dev_cross_entropy is None:
+        return record.state.value
+    loss = digits(record.dev_cross_entropy)
+    return f"diverged, dev loss {loss}" if record.diverged else f"dev loss {loss}"

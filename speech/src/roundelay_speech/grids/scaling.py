@@ -1,0 +1,290 @@
+"""Seconds to a loss of one learner over those of several, each way to train at the learning rate that is best for it.
+
+A way is a strategy, a number of learners, and whether one of them is slow. The rates of each are tried under the
+recipe's seed, one learner's first: the loss that it ends with is what seconds are counted to. Of one learner that rate
+is the best which ends lowest; of several, the one that is first at that loss. A best rate at the edge of those tried
+widens them. Then the best is judged under other seeds, so that no ratio was chosen by looking at it.
+
+Learners that are processes take real seconds, a thread each unless the recipe says otherwise. More learners can be
+simulated, at costs that the processes measured; one learner is simulated with them, for ratios are of one clock.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.core.files import write_text
+from roundelay.core.progress import Progress
+from roundelay.core.script import is_script
+from roundelay.job import Interrupt
+from roundelay.reports.alone import loss_at_end
+from roundelay.reports.comparison import seconds_to
+from roundelay.reports.runs import load_run
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
+from roundelay.simulation.measured import Measured, read_run
+from roundelay_speech.grids.axes import read_axes
+from roundelay_speech.grids.grid import Contenders, Tuning
+from roundelay_speech.grids.results import CellRecord, Outcome, Tuned, held_out_loss, tuned
+from roundelay_speech.grids.running import CellState, GridWork
+from roundelay_speech.grids.scripts import Script, ScriptTrials
+from roundelay_speech.grids.trials import RATE, RecipeTrials, Trials
+from roundelay_speech.recipes.recipe import load_recipe
+
+UNMEASURED = (
+    "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "
+    "learner and of several. Give --learners 1,2; or --runtime sim alone, with costs from the recipe's section cost."
+)
+MOST_LEARNERS = 4096
+"""That can be simulated; of a cluster its first learners take part."""
+COSTS = "costs.yaml"
+"""The virtual cluster of measured costs, in the folder: written once, so that simulations go on as they began."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Ways to train that are wanted of a recipe.
+
+    strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
+    costs; slower: everything a second time with learner 1 so many times slower; rates that are tried, or those of
+    `FACTORS`; wider: so many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
+    counted to, in place of the one that one learner ends with.
+    """
+
+    strategies: Sequence[str]
+    learners: Sequence[int] = (1, 2)
+    simulated: Sequence[int] = ()
+    slower: float | None = None
+    rates: Sequence[float] = ()
+    wider: int = 3
+    seeds: int = 3
+    loss: float | None = None
+
+    @property
+    def contenders(self) -> Contenders:
+        """All of it but rates and losses."""
+        slow = [] if self.slower is None else [f"1:{self.slower:g}x"]
+        return Contenders(self.strategies, self.learners, self.seeds, slow)
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to train: its choice of a rate, and its runs under the seeds that judge."""
+
+    choice: Tuned
+    judged: tuple[Outcome, ...]
+    """Empty where no rate is chosen."""
+
+    @property
+    def rate(self) -> float | None:
+        """The rate chosen."""
+        return None if self.choice.chosen is None else rate_of(self.choice, self.choice.chosen)
+
+
+def rate_of(choice: Tuned, record: CellRecord) -> float:
+    """The learning rate of one of those that a choice has tried."""
+    (key,) = choice.tuning.keys
+    return float(record.axes[key])
+
+
+@dataclass(frozen=True)
+class OneClock:
+    """All ways whose seconds are of one kind; the first is one learner alone."""
+
+    trials: Trials
+    ways: tuple[Way, ...]
+    loss: float | None = None
+    """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
+
+    @property
+    def virtual(self) -> bool:
+        """True if the seconds are virtual."""
+        return self.trials.virtual
+
+
+@dataclass(frozen=True)
+class _Work:
+    """Places to tell progress, and the wish to stop."""
+
+    progress: Progress
+    announce: Callable[[str], None]
+    interrupt: Interrupt
+
+
+def scale(
+    source: str,
+    overrides: Sequence[str],
+    wanted: Wanted,
+    folder: Path | None,
+    progress: Progress,
+    announce: Callable[[str], None],
+    interrupt: Interrupt,
+) -> list[OneClock]:
+    """Train whatever is left of all ways, first those in the recipe's runtime, then those simulated at measured costs.
+
+    Args:
+        source: a recipe, or a script (*.py).
+        overrides: of the recipe; the arguments of a script.
+
+    Raises:
+        UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
+            wanted, and no processes measured what they cost.
+    """
+    work = _Work(progress, announce, interrupt)
+    if is_script(source):
+        return [_script_clock(Script(Path(source), tuple(overrides)), wanted, folder, work)]
+    for axis in (axes := read_axes(overrides)).compared:
+        if len(axis.values) > 1:
+            raise UserError(f"{axis.key}: give one value; `roundelay compare` sets several side by side.")
+    if any(text.startswith(f"{RATE}=") for text in axes.overrides):
+        raise UserError(f"{RATE}: each way has the best of several; give them as --rates 0.01,0.02,0.04.")
+    base = load_recipe(source, axes.overrides)
+    if wanted.simulated and (base.training.runtime == "sim" or max(wanted.learners) == 1):
+        raise UserError(UNMEASURED)
+    where = Path("exp") / base.name / "scaling" if folder is None else folder
+    threads = base.training.threads is None and base.training.runtime == "procs"
+    here = [*overrides, *(["training.threads=1"] if threads else [])]
+    clocks = [_recipe_clock(source, here, wanted, where, work)]
+    if wanted.simulated and not interrupt.asked:
+        costs = where / COSTS
+        if not costs.exists():
+            write_text(costs, yaml.safe_dump(plain(measured_cluster(clocks[0])), sort_keys=False))
+        virtual = [*overrides, "training.runtime=sim", f"cost.cluster={costs}"]
+        clocks.append(
+            _recipe_clock(source, virtual, replace(wanted, learners=wanted.simulated), where / "simulated", work)
+        )
+    return clocks
+
+
+def _script_clock(script: Script, wanted: Wanted, folder: Path | None, work: _Work) -> OneClock:
+    if wanted.simulated:
+        raise UserError(f"--simulated: {script.path} is a script; what can be simulated is a recipe.")
+    where = Path("exp") / script.path.stem / "scaling" if folder is None else folder
+    return _one_clock(ScriptTrials.of(script, wanted.contenders, wanted.rates, where), wanted, work)
+
+
+def _recipe_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Path, work: _Work) -> OneClock:
+    return _one_clock(RecipeTrials.of(source, overrides, wanted.contenders, wanted.rates, folder), wanted, work)
+
+
+def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
+    rates = trials.rates
+    trials.check()
+    work.announce(
+        f"{trials.size} trainings in {trials.folder}, more where the best rate is at the edge; minibatch: "
+        f"{trials.about}"
+    )
+    trained = GridWork(trials.size, work.progress, work.announce, work.interrupt, trials.work)
+
+    def tune(tuning: Tuning, cost: Callable[[CellRecord], tuple[float, ...]]) -> Tuned:
+        """The best rate of a way, after as many more as its edges ask for."""
+        name, tried = tuning.configuration.stem, list(rates)
+        while True:
+            done = {outcome.cell.exp for outcome in trained.outcomes}
+            for cell in tuning.trials:
+                if cell.exp not in done:
+                    trained.add(cell, decode=False)
+            choice = tuned(tuning, trained.outcomes, cost)
+            further = _beyond(choice, tried, rates, wanted.wider)
+            if further is None:
+                return choice
+            tried.append(further)
+            trained.total += 1
+            tuning = next(one for one in trials.tunings(tried) if one.configuration.stem == name)
+
+    first, *others = trials.tunings(rates)
+    choices = [tune(first, held_out_loss)]
+    if choices[0].chosen is not None:
+        ends_with = loss_at_end(load_run(choices[0].chosen.directory))
+        choices += [tune(one, _soonest(ends_with if wanted.loss is None else wanted.loss)) for one in others]
+        for choice in choices:
+            if choice.complete:
+                work.announce(choice.said())
+    else:  # nothing to measure the others by
+        choices += [tuned(one, trained.outcomes) for one in others]
+    judged: dict[int, list[Outcome]] = {}
+    for seed in trials.seeds:
+        for place, choice in enumerate(choices):
+            if choice.best is not None:
+                trained.add(trials.cell(choice.best, seed), decode=False)
+                judged.setdefault(place, []).append(trained.outcomes[-1])
+    ways = (Way(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
+    return OneClock(trials, tuple(ways), wanted.loss)
+
+
+def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
+    """Fewest seconds to a held-out loss; of those that never reach it, the lowest at the end, after all that do."""
+
+    def cost(record: CellRecord) -> tuple[float, ...]:
+        found = seconds_to(load_run(record.directory), loss)
+        return (math.inf if found is None else found, *held_out_loss(record))
+
+    return cost
+
+
+def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider: int) -> float | None:
+    """A rate beyond the edge at which the best is, as far from it as its neighbour, as a factor; None: it is not there,
+    or `wider` were tried beyond it."""
+    if choice.chosen is None or not choice.edges:
+        return None
+    ordered, best = sorted(tried), rate_of(choice, choice.chosen)
+    upwards = best == ordered[-1]
+    beyond = sum(rate > max(rates) if upwards else rate < min(rates) for rate in tried)
+    edge, neighbour = (ordered[-1], ordered[-2]) if upwards else (ordered[0], ordered[1])
+    if beyond >= wider or not edge > 0 or not neighbour > 0:
+        return None
+    return float(f"{edge * edge / neighbour:.6g}")
+
+
+# Costs ----------------------------------------------------------------------------------------------------------------
+
+
+def measured_cluster(clock: OneClock) -> VirtualCluster:
+    """Learners with a core each at the costs that processes measured: gradients (affine in their frames), updates,
+    exchanges and means, those of most learners.
+
+    Raises:
+        UserError: they were not measured: seconds are virtual, or no runs of one learner and of several ended.
+    """
+    runs = [] if clock.virtual else [run for way in clock.ways for run in _measured(way)]
+    if not {1} < {run.learners for run in runs}:
+        raise UserError(UNMEASURED)
+    frames, seconds = np.array([run.frames for run in runs]), np.array([run.gradient for run in runs])
+    per_frame, fixed = 0.0, float(np.mean([run.gradient for run in runs if run.learners == 1]))
+    if np.ptp(frames) >= 1:
+        slope, at_zero = (float(value) for value in np.polyfit(frames, seconds, 1))
+        per_frame, fixed = (
+            (slope, at_zero) if slope > 0 <= at_zero else (float(seconds @ frames / (frames @ frames)), 0.0)
+        )
+    mean = _of_most(runs, lambda run: run.mean)
+    return VirtualCluster(
+        name="measured",
+        nodes=(Node(MOST_LEARNERS),),
+        compute=Compute(seconds=fixed, seconds_per_frame=per_frame, update=_of_most(runs, lambda run: run.update)),
+        exchange=_of_most(runs, lambda run: run.exchange),
+        allreduce=Allreduce(seconds={"2": mean}),
+        mix=mean,
+        background=False,
+    )
+
+
+def _measured(way: Way) -> list[Measured]:
+    """The costs of the runs of a way that ended without stragglers."""
+    if way.choice.tuning.configuration.stragglers:
+        return []
+    return [read_run(outcome.cell.exp) for outcome in way.judged if outcome.state is CellState.FINISHED]
+
+
+def _of_most(runs: Sequence[Measured], cost: Callable[[Measured], float | None]) -> float:
+    """The mean of a cost over the runs of most learners that had it; 0 where none had."""
+    known: Mapping[int, list[float]] = {run.learners: [] for run in runs}
+    for run in runs:
+        if (value := cost(run)) is not None:
+            known[run.learners].append(value)
+    most = max((learners for learners, values in known.items() if values), default=None)
+    return 0.0 if most is None else float(np.mean(known[most]))

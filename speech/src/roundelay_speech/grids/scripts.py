@@ -1,0 +1,244 @@
+"""Trainings of a user's script with `roundelay.attach` in it, for scaling: started by `roundelay launch` on this host.
+
+The script is told the strategy, the learning rate and the seed by its arguments, and says held-out losses by
+`session.report`. A training that was stopped begins anew.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.configure import plain
+from roundelay.core.errors import UserError
+from roundelay.core.parent import die_with_parent
+from roundelay.core.progress import Progress
+from roundelay.core.records import EVENTS, Results
+from roundelay.job import Interrupt
+from roundelay.reports.runs import load_run
+from roundelay.run_directory import alone, claim_directory, commit, machine
+from roundelay.runtime.launch.world import REPORT, STRAGGLERS
+from roundelay.strategies import make_strategy
+from roundelay.strategies.sgd import SerialSgd
+from roundelay_speech.grids.cells import Cell, Configuration, stem
+from roundelay_speech.grids.grid import Contenders, Tuning
+from roundelay_speech.grids.running import CellWork, Work
+from roundelay_speech.grids.trials import Trials
+
+PLACEHOLDERS = ("{strategy}", "{rate}", "{seed}")
+"""Places in the script's arguments that are filled in for each training."""
+SAID = "said.txt"
+"""Output of the script, in the directory of each training."""
+FIRST_SEED = 1
+"""Seed under which rates are tried; those that judge come after it."""
+STOP_LOOK_SECONDS = 0.2
+"""Interval at which it is looked whether a training is to stop."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script and its arguments, which have all of `PLACEHOLDERS`."""
+
+    path: Path
+    arguments: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.path.is_file():
+            raise UserError(
+                f"{self.path}: no such file. Give a recipe, or a Python script with roundelay.attach in it."
+            )
+        if missing := [place for place in PLACEHOLDERS if not any(place in text for text in self.arguments)]:
+            raise UserError(
+                f"{self.path}: its arguments do not say where {' and '.join(missing)} goes. Give them behind --, for "
+                "example -- --strategy {strategy} --lr {rate} --seed {seed}."
+            )
+
+    def filled(self, values: Mapping[str, str]) -> list[str]:
+        """Return the arguments of a training; `values` by place."""
+        found = list(self.arguments)
+        for place, value in values.items():
+            found = [text.replace(place, value) for text in found]
+        return found
+
+    def kept(self) -> dict[str, Any]:
+        """Return all that tells it from another script, in a plain mapping."""
+        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return {"file": str(self.path.absolute()), "sha256": digest, "arguments": list(self.arguments)}
+
+
+@dataclass(frozen=True)
+class ScriptConfiguration(Configuration):
+    """Everything of a training of a script but its seed.
+
+    Attributes:
+        text: the strategy as it was written.
+        rate: the learning rate, as text; empty where it is still to be chosen.
+    """
+
+    script: Script
+    text: str
+    rate: str = ""
+
+    def kept(self, seed: int) -> dict[str, Any]:
+        """Return the content of recipe.yaml in the training's directory."""
+        return {
+            "name": self.script.path.stem,
+            "script": self.script.kept(),
+            "rate": float(self.rate),
+            "training": {
+                "strategy": self.strategy.name,
+                "options": plain(self.strategy),
+                "learners": self.learners,
+                "seed": seed,
+                "stragglers": list(self.stragglers),
+                "runtime": "procs",
+            },
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptTrials(Trials):
+    """Trainings of a script.
+
+    Attributes:
+        contenders: all that is wanted but rates.
+    """
+
+    script: Script
+    contenders: Contenders
+
+    @classmethod
+    def of(cls, script: Script, contenders: Contenders, rates: Sequence[float], folder: Path) -> "ScriptTrials":
+        """Return the trials of a script at these rates.
+
+        Raises:
+            UserError: there are fewer than two rates.
+        """
+        if len(set(rates)) < 2:
+            raise UserError(f"{script.path}: give the learning rates that are to be tried, as --rates 0.01,0.02,0.04.")
+        return cls(
+            name=script.path.stem,
+            data=script.path.name,
+            folder=folder,
+            rates=tuple(dict.fromkeys(rates)),
+            seeds=tuple(range(FIRST_SEED + 1, FIRST_SEED + 1 + contenders.seeds)),
+            about="as the script has them, for every learner",
+            script=script,
+            contenders=contenders,
+        )
+
+    def tunings(self, rates: Sequence[float]) -> tuple[Tuning, ...]:
+        wanted = self.contenders
+        several = [n for n in dict.fromkeys(wanted.learners) if n > 1]
+        texts = [text for text in dict.fromkeys(wanted.strategies) if not isinstance(make_strategy(text), SerialSgd)]
+        slowed = [(), tuple(wanted.stragglers)] if wanted.stragglers else [()]
+        whole: list[tuple[str, int, tuple[str, ...]]] = [(SerialSgd.name, 1, ())]
+        whole += [(text, count, slow) for count in several for text in texts for slow in slowed]
+        return tuple(self._tuning(*one, rates) for one in whole)
+
+    def _tuning(self, text: str, learners: int, slow: tuple[str, ...], rates: Sequence[float]) -> Tuning:
+        strategy = make_strategy(text)
+
+        def configuration(rate: float | None) -> ScriptConfiguration:
+            apart = {} if rate is None else {"rate": rate}
+            name = stem(strategy, learners, slow, apart)
+            written = "" if rate is None else repr(rate)
+            return ScriptConfiguration(strategy, learners, slow, (("rate", rate),), name, self.script, text, written)
+
+        trials = tuple(self.cell(configuration(rate), FIRST_SEED) for rate in rates)
+        return Tuning(configuration(None), ("rate",), trials)
+
+    def cell(self, configuration: Configuration, seed: int) -> Cell:
+        return Cell(self.folder / f"{configuration.stem}-seed{seed}", configuration, seed)
+
+    @property
+    def work(self) -> Work:
+        return ScriptWork
+
+    def check(self) -> None:
+        for tuning in self.tunings(self.rates):
+            tuning.configuration.strategy.check(tuning.configuration.learners)
+
+
+class ScriptWork(CellWork):
+    """Work of a cell that trains a script."""
+
+    def __init__(self, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
+        assert isinstance(cell.configuration, ScriptConfiguration)
+        assert not decode
+        self.cell, self.configuration = cell, cell.configuration
+        self.progress, self.interrupt = progress, interrupt
+
+    def go(self) -> bool:
+        exp = self.cell.exp
+        claim_directory(exp, self.configuration.kept(self.cell.seed))
+        if not (exp / Results.FILE).exists():
+            self.new = True
+            self.interrupt.busy = True
+            with alone(exp):
+                (exp / EVENTS).unlink(missing_ok=True)
+                self.progress.start("training")
+                status = self._run()
+                self.progress.finish()
+                if status is None:
+                    return False
+                self._conclude(status)
+        self.trained = True
+        return True
+
+    def _run(self) -> int | None:
+        """Run the script as so many learners; its exit status, or None where it was stopped."""
+        what, parent = self.configuration, os.getpid()
+        values = dict(zip(PLACEHOLDERS, (what.text, what.rate, str(self.cell.seed)), strict=True))
+        command = [sys.executable, "-m", "roundelay", "launch", "-n", str(what.learners), str(what.script.path)]
+        given = {REPORT: str(self.cell.exp.absolute()), STRAGGLERS: ",".join(what.stragglers)}
+        with open(self.cell.exp / SAID, "wb") as said:
+            process = subprocess.Popen(
+                [*command, *what.script.filled(values)],
+                env={"OMP_NUM_THREADS": "1", **os.environ, **given},
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for us, who tell it to end
+                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 it calls the kernel, and nothing else
+            )
+            while True:
+                try:
+                    return process.wait(STOP_LOOK_SECONDS)
+                except subprocess.TimeoutExpired:
+                    if self.interrupt.asked:
+                        process.terminate()
+                        process.wait()
+                        return None
+
+    def _conclude(self, status: int) -> None:
+        """Write the results of a script that has ended.
+
+        Raises:
+            UserError: it failed, or has reported no loss; says where its output is.
+        """
+        exp, path = self.cell.exp, self.configuration.script.path
+        if status:
+            lines = (exp / SAID).read_text(encoding="utf-8", errors="replace").split("\n")
+            its = (line.strip() for line in reversed(lines) if not line.startswith("roundelay: "))  # the launcher's
+            last = next(filter(None, its), "nothing")
+            raise UserError(
+                f"{path} ended with status {status}. What it said is in {exp / SAID}; its last line: {last}"
+            )
+        if not (exp / EVENTS).exists():
+            raise UserError(f"{path} reported no held-out loss: call session.report(loss) where it evaluates.")
+        run = load_run(exp)
+        results = replace(
+            run.results,
+            corpus=path.name,
+            seed=self.cell.seed,
+            commit=commit(),
+            machine=machine(),
+            frames_seen=run.evaluations[-1].frames,
+            stopped="the script came to its end",
+        )
+        results.write(exp)

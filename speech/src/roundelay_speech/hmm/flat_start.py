@@ -1,0 +1,329 @@
+"""From nothing to alignments: equal lengths, monophones, tied triphones (the recipe of The HTK Book, chapter 3).
+
+1. Cut every training utterance into equal parts, one for each state of silence, its phones, silence.
+2. Monophone mixtures: EM on that, realign, EM, ... while the mixtures grow.
+3. Decision trees tie the states of phones in context, on the monophone alignment.
+4. Triphone mixtures: as 2, from the monophone alignment.
+5. Align the utterances of all splits with the triphone mixtures.
+
+Legend: T frames of all utterances together, D dimensions, S pdfs.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, json_line, write_json, write_text
+from roundelay.core.progress import Progress, Silent
+from roundelay.core.streams import stream
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.align import Aligned
+from roundelay_speech.hmm.alignment import FIT_FILE, GMM, LOG, MONO, AlignSummary, silence_share
+from roundelay_speech.hmm.cepstra import all_cepstra
+from roundelay_speech.hmm.fit import FitConfig, check_fit
+from roundelay_speech.hmm.gmm import Mixtures, save_mixtures, single_gaussians, split
+from roundelay_speech.hmm.passes import Aligners, Material, Pass, aligners
+from roundelay_speech.hmm.task import Labels, Task, scratch_folder
+from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay_speech.hmm.tree import DecisionTree, Statistics, accumulate, grow, untied, windows
+from roundelay_speech.hmm.unfinished import MONOPHONES, TRIPHONES, Unfinished
+from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.prepared import Corpus
+
+Float32 = npt.NDArray[np.float32]
+
+MOST_SILENCE_STATES = 9
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """The schedule and its numbers; the defaults suit an hour of speech.
+
+    Attributes:
+        tied_states: leaves of the trees, at most (each needs `min_leaf_frames`).
+        mono_gaussians, tri_gaussians: components of all mixtures together, at the end.
+        mono_passes, tri_passes: passes of EM.
+        mono_realign, tri_realign: passes that align anew first.
+        settle: last passes without new components.
+        scale: acoustic scale of alignment.
+        beam, retry_beam: in scaled nats; the second where the first finds no path.
+        position_dependent: phones know their place in the word (AH_B, AH_I, AH_E, AH_S); their shared trees ask for it.
+        silence_states: of silence; more than three give it inner ones that may be left out (see topology).
+        failure_share: utterances that may be left out, as a share of all.
+        check_fit: compare every utterance with transcripts of others (see fit); changes no result.
+        workers: processes, 0 for as many as there are cores; changes no result.
+    """
+
+    tied_states: int = 500
+    min_leaf_frames: float = 50.0
+    min_leaf_gain: float = 100.0
+    mono_gaussians: int = 600
+    mono_passes: int = 24
+    mono_realign: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 23)
+    tri_gaussians: int = 2500
+    tri_passes: int = 14
+    tri_realign: tuple[int, ...] = (2, 5, 8, 12)
+    settle: int = 6
+    position_dependent: bool = False
+    silence_states: int = STATES
+    silence_probability: float = 0.5
+    scale: float = 0.1
+    beam: float = 15.0
+    retry_beam: float = 200.0
+    failure_share: float = 0.1
+    seed: int = 0
+    check_fit: bool = field(default=True, compare=False)
+    workers: int = field(default=0, compare=False)
+
+    def __post_init__(self) -> None:
+        problems = [
+            f"{name} is {value}: it must be {wanted}"
+            for name, value, sound, wanted in (
+                ("tied_states", self.tied_states, self.tied_states >= 1, "1 or more"),
+                ("mono_gaussians", self.mono_gaussians, self.mono_gaussians >= 1, "1 or more"),
+                ("tri_gaussians", self.tri_gaussians, self.tri_gaussians >= 1, "1 or more"),
+                ("mono_passes", self.mono_passes, self.mono_passes >= 1, "1 or more"),
+                ("tri_passes", self.tri_passes, self.tri_passes >= 1, "1 or more"),
+                ("silence_states", self.silence_states, 1 <= self.silence_states <= MOST_SILENCE_STATES, "1 to 9"),
+                ("scale", self.scale, self.scale > 0, "above 0"),
+                ("beam", self.beam, self.beam > 0, "above 0"),
+                ("retry_beam", self.retry_beam, self.retry_beam >= self.beam, "at least beam"),
+                ("failure_share", self.failure_share, 0 <= self.failure_share <= 1, "0 to 1"),
+                ("workers", self.workers, self.workers >= 0, "0 or more"),
+                (
+                    "silence_probability",
+                    self.silence_probability,
+                    0 < self.silence_probability < 1,
+                    "between 0 and 1, both excluded",
+                ),
+            )
+            if not sound
+        ]
+        if problems:
+            raise UserError(f"Alignment options: {'; '.join(problems)}.")
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the fields that decide the result, as align.json holds them."""
+        fields = json.loads(json.dumps(asdict(self)))
+        del fields["workers"], fields["check_fit"]
+        for later, default in (("position_dependent", False), ("silence_states", STATES)):
+            if fields[later] == default:  # as in alignments that were made before there was a choice
+                del fields[later]
+        return dict(fields)
+
+
+def train_alignments(
+    corpus: Corpus, store: FeatureStore, config: AlignConfig, out: Path, progress: Progress
+) -> AlignSummary:
+    """Align all splits of a corpus from a flat start, into the folder `out`.
+
+    If `out` holds a complete alignment made from the same utterances by the same configuration, nothing is done (and
+    the summary's `again` says so).
+
+    Raises:
+        UserError: `out` holds another alignment; more utterances than `config.failure_share` cannot be aligned.
+    """
+    task = Task.of(corpus, store, "gmm", config.deciding())
+    if (there := task.already(out)) is not None:
+        return there
+    with scratch_folder(out) as scratch:
+        frames = all_cepstra(store)
+        with atomic_write(scratch / "frames.npy") as file:
+            np.save(file, frames, allow_pickle=False)
+        lexicon = corpus.alignment_lexicon
+        if config.position_dependent:
+            lexicon = lexicon.by_position()
+        material = Material(task.spoken, lexicon, config.silence_probability, scratch / "frames.npy")
+        with aligners(material, config.workers) as run:
+            kept = _kept(out, task, progress)
+            training = EmTraining(task, frames, config, run, scratch, progress, Labels.empty(len(frames)), [], kept)
+            mono, triphones, tree, contexts_seen = _trained(training, lexicon)
+            progress.start("final alignment", len(task.spoken))
+            labels = Labels.empty(len(frames))
+            path = training.save("final", triphones)
+            what = Pass(training.tree_file(tree, TRIPHONES), path, config.scale, (config.beam, config.retry_beam))
+            task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
+            progress.finish()
+            summary = task.summary(
+                labels,
+                tree,
+                contexts_seen=contexts_seen,
+                gaussians=triphones.components,
+                share=config.failure_share,
+            )
+            (out / FIT_FILE).unlink(missing_ok=True)
+            if config.check_fit:
+                beams = (config.beam, config.retry_beam)
+                scored = FitConfig(lexicon, config.silence_states, config.scale, beams, config.seed)
+                fit, table = check_fit(task, labels, frames, scored, run, scratch, progress)
+                summary = replace(summary, fit=fit.to_json())
+                write_text(out / FIT_FILE, table)
+        save_mixtures(out / MONO, mono)
+        save_mixtures(out / GMM, triphones)
+        write_text(out / LOG, "".join(json_line(line) + "\n" for line in training.log))
+        labels.write(out, tree, summary)
+        kept.done()
+    return summary
+
+
+def _kept(out: Path, task: Task, progress: Progress) -> Unfinished:
+    """Return the state that an interrupted run has left, which is said."""
+    kept, remark = Unfinished.of(out, task)
+    if remark:
+        progress.start("what was trained before")
+        progress.advance(0, remark)
+        progress.finish()
+    return kept
+
+
+def _trained(training: "EmTraining", lexicon: Lexicon) -> tuple[Mixtures, Mixtures, DecisionTree, int]:
+    """Return monophones, triphones and their tree, and how many contexts it has seen; from where an interrupted run
+    was."""
+    config, kept = training.config, training.kept
+    assert kept is not None
+    single = untied(lexicon.phones, config.silence_states)
+    if kept.stage:
+        kept.restore(training.labels, training.task, training.log)
+    else:
+        training.flat_start(lexicon, single.tying())
+    if kept.stage == TRIPHONES:
+        mono, tree, contexts_seen = kept.after_monophones()
+    else:
+        mono = training.train(MONOPHONES, single, config.mono_gaussians)
+        statistics = accumulate(*training.contexts())
+        tree, contexts_seen = _grown(statistics, lexicon.phones, config), len(statistics.count)
+        training.retie(tree)
+        kept.keep_monophones(mono, tree, contexts_seen)
+    return mono, training.train(TRIPHONES, tree, config.tri_gaussians), tree, contexts_seen
+
+
+def _grown(statistics: Statistics, phones: tuple[str, ...], config: AlignConfig) -> DecisionTree:
+    return grow(
+        statistics,
+        phones,
+        config.tied_states,
+        silence_states=config.silence_states,
+        min_frames=config.min_leaf_frames,
+        min_gain=config.min_leaf_gain,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class EmTraining:
+    """Mixtures in training: the frames they learn from, and the alignment that gets better with them."""
+
+    task: Task
+    frames: Float32  # (T, D)
+    config: AlignConfig
+    run: Aligners
+    scratch: Path
+    progress: Progress
+    labels: Labels  # of the training split; rewritten by every alignment
+    log: list[dict[str, Any]]
+    kept: Unfinished | None = None  # what is kept after each pass; None: nothing
+
+    def flat_start(self, lexicon: Lexicon, tying: Tying) -> None:
+        """Label frames by equal parts for all states of silence, each word's first pronunciation, silence."""
+        self.task.complain(self.config.failure_share)
+        for spoken in self.task.training:
+            phones = [
+                SILENCE,
+                *(lexicon.phone_ids[p] for w in spoken.words for p in lexicon.pronunciations[w][0]),
+                SILENCE,
+            ]
+            states = [(phone, state) for phone in phones for state in range(tying.states(phone))]
+            place = np.arange(spoken.frames) * len(states) // spoken.frames
+            phone, state = np.array(states)[place].T
+            pdf = tying.table[EDGE, phone, EDGE, state]
+            found = Aligned(pdf.astype(np.int32), phone.astype(np.int16), state.astype(np.int8), 0.0)
+            self.labels.put(spoken, found)
+
+    def train(self, stage: str, tree: DecisionTree, gaussians: int) -> Mixtures:
+        """Run passes of EM, alignment before some of them, components added after each until `settle` passes are
+        left."""
+        config, mono = self.config, tree.context == 1
+        passes = config.mono_passes if mono else config.tri_passes
+        realign_at = config.mono_realign if mono else config.tri_realign
+        growing = max(1, passes - config.settle)
+        self.progress.start(stage, passes)
+        begun, found = self.kept.passes(stage) if self.kept else (0, None)
+        mixtures = single_gaussians(self.frames, self.labels.pdf, tree.num_pdfs) if found is None else found
+        tree_file = self.tree_file(tree, stage)
+        self.progress.advance(begun)
+        for number in range(begun, passes):
+            line: dict[str, Any] = {"stage": stage, "pass": number, "gaussians": mixtures.components}
+            file = self.save(f"{stage}-{number}", mixtures)
+            if number in realign_at:
+                line |= self.realign(Pass(tree_file, file, config.scale, (config.beam, config.retry_beam)))
+            relabelled = number == 0 or number in realign_at
+            if relabelled or number == begun:
+                pdfs = self.save_pdfs(f"{stage}-{number}")
+            mixtures = self.run.reestimate(mixtures, file, pdfs)
+            if number < growing and mixtures.components < gaussians:
+                target = tree.num_pdfs + (gaussians - tree.num_pdfs) * (number + 1) // growing
+                frames = np.bincount(self.labels.pdf[self.labels.pdf >= 0], minlength=tree.num_pdfs)
+                mixtures = split(mixtures, frames, target, stream(config.seed, stage, number))
+            self.log.append(line)
+            if self.kept:
+                labels = self.labels if relabelled else None
+                self.kept.keep(stage, (number + 1, passes), mixtures, labels, self.task, self.log)
+            likelihood = line.get("log_likelihood")
+            self.progress.advance(1, "" if likelihood is None else f"log-likelihood {likelihood:.2f}")
+        self.progress.finish()
+        return mixtures
+
+    def realign(self, what: Pass) -> dict[str, Any]:
+        """Align the training utterances anew; an utterance without a path keeps its old alignment."""
+        before = self.labels.pdf.copy()
+        training = self.task.training
+        lost = self.task.align_all(self.run, ((s.id, None) for s in training), what, self.labels, Silent())
+        frames = sum(s.frames for s in training if s.id in self.task.acoustic)
+        total = sum(self.task.acoustic[s.id] for s in training if s.id in self.task.acoustic)
+        trained = before >= 0
+        return {
+            "aligned": len(training) - lost,
+            "no_path": lost,
+            "log_likelihood": round(total / max(1, frames), 4),
+            "changed_share": round(float((self.labels.pdf != before)[trained].mean()), 4),
+            "silence_share": round(silence_share(self.labels.phones[trained]), 4),
+        }
+
+    def contexts(self) -> tuple[Float32, npt.NDArray[np.int64]]:
+        """Return (frames (N, D), their contexts (N, 4)) of the training split."""
+        training = self.task.training
+        spans = [slice(s.first, s.first + s.frames) for s in training]
+        context = [windows(self.labels.phones[span], self.labels.states[span]) for span in spans]
+        return np.concatenate([self.frames[span] for span in spans]), np.concatenate(context)
+
+    def retie(self, tree: DecisionTree) -> None:
+        """Give every training frame the pdf that the tree has for its state in context."""
+        table = tree.tying().table
+        for spoken in self.task.training:
+            span = slice(spoken.first, spoken.first + spoken.frames)
+            context = windows(self.labels.phones[span], self.labels.states[span])
+            self.labels.pdf[span] = table[tuple(context.T)]
+
+    def save(self, name: str, mixtures: Mixtures) -> Path:
+        """Put mixtures where workers find them; a new name for every version."""
+        path = self.scratch / f"{name}.npz"
+        save_mixtures(path, mixtures)
+        return path
+
+    def save_pdfs(self, name: str) -> Path:
+        """Put the present alignment where workers find it."""
+        path = self.scratch / f"{name}.npy"
+        with atomic_write(path) as file:
+            np.save(file, self.labels.pdf, allow_pickle=False)
+        return path
+
+    def tree_file(self, tree: DecisionTree, stage: str) -> Path:
+        """Put the tying where workers find it."""
+        path = self.scratch / f"{stage}.json"
+        if not path.exists():
+            write_json(path, tree.to_json())
+        return path

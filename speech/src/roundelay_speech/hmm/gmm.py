@@ -1,0 +1,229 @@
+"""Diagonal Gaussian mixtures, one per pdf, trained by EM on frames that an alignment has given to pdfs.
+
+With the alignment fixed each mixture is a problem of its own (Young et al., The HTK Book, chapter 8):
+
+    r_tk = w_k N(x_t; m_k, v_k) / sum_j w_j N(x_t; m_j, v_j)                       frames t of this pdf, components k
+    w_k = sum_t r_tk / T,   m_k = sum_t r_tk x_t / sum_t r_tk,   v_k = sum_t r_tk x_t^2 / sum_t r_tk - m_k^2
+
+log N is linear in (x, x^2), so all components of all pdfs over many frames are one matrix product.
+
+Legend: T frames, D dimensions, S pdfs, G components of all pdfs together.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write
+from roundelay_speech.data.arrays import BROKEN
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.integer]
+
+FEW_FRAMES = 10  # a pdf with fewer is not re-estimated
+LEAST_FRAMES = 3.0  # a component that claims fewer frames is dropped
+SPLIT_FRAMES = 20  # a pdf gets another component only with this many frames for each it has
+RELATIVE_VARIANCE_FLOOR = 0.01  # of the variance of all frames
+CHUNK = 256  # frames scored at a time: their scores stay in cache
+
+
+@dataclass(frozen=True, eq=False)
+class Mixtures:
+    """The mixtures of all pdfs: components of pdf s are first[s] to first[s + 1]."""
+
+    weights: Float64  # (G,)
+    means: Float64  # (G, D)
+    variances: Float64  # (G, D)
+    first: npt.NDArray[np.int64]  # (S + 1,)
+    floor: Float64  # (D,) smallest variance allowed
+
+    @property
+    def num_pdfs(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def components(self) -> int:
+        return len(self.weights)
+
+    @cached_property
+    def _linear(self) -> Float32:
+        return _linear_form(self.weights, self.means, self.variances)
+
+    def loglikes(self, frames: Float32, pdfs: Ints | None = None) -> Float32:
+        """Return (T, S) log-likelihoods of frames (T, D); or of the pdfs asked for only, (T, len(pdfs))."""
+        starts, ends = self.first[:-1], self.first[1:]
+        if pdfs is not None:
+            starts, ends = starts[pdfs], ends[pdfs]
+        sizes = ends - starts
+        # Mixtures of one size side by side: they are then one array of three axes, whose reductions numpy does at the
+        # speed of memory, which reduceat does not reach.
+        order = np.argsort(sizes, kind="stable")
+        place = np.argsort(order, kind="stable")
+        starts, ordered = starts[order], sizes[order]
+        bounds = np.cumsum(ordered) - ordered
+        rows = self._linear[np.repeat(starts - bounds, ordered) + np.arange(int(ordered.sum()))]
+        size, first, count = np.unique(ordered, return_index=True, return_counts=True)
+        result = np.empty((len(frames), len(sizes)), np.float32)
+        for t in range(0, len(frames), CHUNK):
+            scores = rows @ _moments(frames[t : t + CHUNK]).T
+            total = np.empty((len(sizes), scores.shape[1]), np.float32)
+            for k, begin, number in zip(size, first, count, strict=True):
+                block = scores[bounds[begin] : bounds[begin] + k * number].reshape(number, k, -1)
+                total[begin : begin + number] = _log_sum(block)
+            result[t : t + CHUNK] = total[place].T
+        return result
+
+
+def _log_sum(scores: Float32) -> Float32:
+    """Return log sum exp over the middle axis, (S, K, T) -> (S, T); overwrites its argument."""
+    if scores.shape[1] == 1:
+        return scores[:, 0]
+    best: Float32 = scores.max(1)
+    scores -= best[:, None]
+    best += np.log(np.exp(scores, out=scores).sum(1))
+    return best
+
+
+def _moments(frames: Float32) -> Float32:
+    """Return (T, 2 D + 1): frames, their squares, and ones."""
+    return np.concatenate([frames, frames * frames, np.ones((len(frames), 1), np.float32)], axis=1)
+
+
+def _linear_form(weights: Float64, means: Float64, variances: Float64) -> Float32:
+    """Return (G, 2 D + 1): its product with the moments of a frame is log w N(x) of every component."""
+    offset = np.log(weights) - 0.5 * (np.log(2 * np.pi * variances) + means * means / variances).sum(1)
+    return np.concatenate([means / variances, -0.5 / variances, offset[:, None]], axis=1).astype(np.float32)
+
+
+def single_gaussians(frames: Float32, pdfs: Ints, num_pdfs: int) -> Mixtures:
+    """Return one Gaussian per pdf; a pdf with few frames gets the variance of all frames, without any, their mean too.
+
+    `pdfs` (T,) holds -1 for frames of none; "all frames" are the others.
+    """
+    used = frames[pdfs >= 0]
+    mean, variance = used.mean(0, dtype=np.float64), used.var(0, dtype=np.float64)
+    floor = RELATIVE_VARIANCE_FLOOR * variance
+    means, variances = np.tile(mean, (num_pdfs, 1)), np.tile(variance, (num_pdfs, 1))
+    for pdf, rows in enumerate(rows_of(pdfs, num_pdfs)):
+        if len(rows):
+            own = frames[rows].astype(np.float64)
+            means[pdf] = own.mean(0)
+            if len(rows) >= FEW_FRAMES:
+                variances[pdf] = np.maximum(own.var(0), floor)
+    return Mixtures(np.ones(num_pdfs), means, variances, np.arange(num_pdfs + 1), floor)
+
+
+Part = tuple[Float64, Float64, Float64]
+"""Weights, means and variances of one pdf."""
+
+
+def reestimate(mixtures: Mixtures, frames: Float32, pdfs: Ints, rounds: int = 2) -> Mixtures:
+    """Run some rounds of EM on the frames (T, D) of each pdf; `pdfs` (T,) holds -1 for frames of none."""
+    rows = rows_of(pdfs, mixtures.num_pdfs)
+    return joined(reestimate_some(mixtures, frames, rows, range(mixtures.num_pdfs), rounds), mixtures.floor)
+
+
+def reestimate_some(
+    mixtures: Mixtures, frames: Float32, rows: Sequence[Ints], some: range, rounds: int = 2
+) -> list[Part]:
+    """Return the same for some pdfs only: each is a problem of its own. `rows` holds the frames of each, as of
+    `rows_of`."""
+    parts = []
+    for pdf in some:
+        own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
+        part = mixtures.weights[own], mixtures.means[own], mixtures.variances[own]
+        if len(rows[pdf]) >= FEW_FRAMES:
+            moments = _moments(frames[rows[pdf]])
+            for _ in range(rounds):
+                part = _em(part, moments, mixtures.floor)
+        parts.append(part)
+    return parts
+
+
+def _em(part: Part, moments: Float32, floor: Float64) -> Part:
+    """Run one round for one pdf; `moments` as of `_moments`."""
+    scores = moments @ _linear_form(*part).T
+    scores -= scores.max(1, keepdims=True)
+    posteriors = np.exp(scores, out=scores)
+    posteriors /= posteriors.sum(1, keepdims=True)
+    frames = posteriors.sum(0, dtype=np.float64)
+    alive = frames > LEAST_FRAMES
+    if not alive.any():
+        return part
+    frames = frames[alive]
+    average = (posteriors[:, alive].T @ moments).astype(np.float64) / frames[:, None]
+    means, squares = np.split(average[:, :-1], 2, axis=1)
+    return frames / frames.sum(), means, np.maximum(squares - means * means, floor)
+
+
+def split(mixtures: Mixtures, frames: Ints, components: int, rng: np.random.Generator, power: float = 0.25) -> Mixtures:
+    """Split heavy components, mean +- 0.2 standard deviations, until there are about `components` of them.
+
+    Pdfs share the components in proportion to (frames of the pdf) ** power: common sounds get more, but not all (as
+    Kaldi's gmm-est --power). `frames` (S,) counts the frames of each pdf.
+    """
+    share = frames.astype(np.float64) ** power
+    wanted = np.maximum(1, np.round(components * share / share.sum()))
+    parts = []
+    for pdf in range(mixtures.num_pdfs):
+        own = slice(mixtures.first[pdf], mixtures.first[pdf + 1])
+        w, m, v = mixtures.weights[own], mixtures.means[own], mixtures.variances[own]
+        while len(w) < wanted[pdf] and frames[pdf] > SPLIT_FRAMES * len(w):
+            heavy = int(w.argmax())
+            step = 0.2 * np.sqrt(v[heavy]) * rng.standard_normal(m.shape[1])
+            w = np.append(w, w[heavy] / 2)
+            w[heavy] /= 2
+            m = np.vstack([m, m[heavy] + step])
+            m[heavy] -= step
+            v = np.vstack([v, v[heavy]])
+        parts.append((w, m, v))
+    return joined(parts, mixtures.floor)
+
+
+def joined(parts: Sequence[Part], floor: Float64) -> Mixtures:
+    """Return the mixtures of all pdfs, in order."""
+    weights, means, variances = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return Mixtures(weights, means, variances, np.cumsum([0, *(len(part[0]) for part in parts)]), floor)
+
+
+def rows_of(pdfs: Ints, num_pdfs: int) -> list[npt.NDArray[np.int64]]:
+    """Return the frames of each pdf."""
+    order = np.argsort(pdfs, kind="stable")
+    bounds = np.searchsorted(pdfs[order], np.arange(num_pdfs + 1))
+    return [order[a:b] for a, b in itertools.pairwise(bounds)]
+
+
+def save_mixtures(path: Path, mixtures: Mixtures) -> None:
+    """Write an .npz file."""
+    with atomic_write(path) as file:
+        np.savez(
+            file,
+            weights=mixtures.weights,
+            means=mixtures.means,
+            variances=mixtures.variances,
+            first=mixtures.first,
+            floor=mixtures.floor,
+        )
+
+
+def load_mixtures(path: Path) -> Mixtures:
+    """Read what `save_mixtures` wrote.
+
+    Raises:
+        UserError: missing or broken file.
+    """
+    try:
+        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
+            fields = {name: file[name] for name in ("weights", "means", "variances", "first", "floor")}
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file. `roundelay align` writes it.") from None
+    except BROKEN as error:
+        raise UserError(f"{path}: broken mixtures ({error}). Delete the folder and align again.") from error
+    return Mixtures(**fields)

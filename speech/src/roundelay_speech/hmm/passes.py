@@ -1,0 +1,257 @@
+"""Passes of forced alignment over many utterances, in worker processes that keep the utterances' graphs.
+
+What a worker needs for good (transcripts, lexicon, where the frames are) it gets once; what changes from pass to pass
+(the mixtures) it reads from a file when told its name. Results do not depend on the number of workers, to the last bit.
+
+Legend: T frames of one utterance, S pdfs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.cores import cores
+from roundelay.core.files import read_json
+from roundelay_speech.data.processes import Workers, start_workers
+from roundelay_speech.hmm.align import Aligned, UtteranceGraph, align, phone_loop, utterance_graph
+from roundelay_speech.hmm.gmm import Mixtures, Part, joined, load_mixtures, reestimate_some, rows_of
+from roundelay_speech.hmm.topology import Tying
+from roundelay_speech.hmm.tree import DecisionTree
+from roundelay_speech.lexicon.lexicon import Lexicon
+
+Float32 = npt.NDArray[np.float32]
+T = TypeVar("T")
+
+BATCH = 16  # utterances per task
+EM_JOBS = 8  # tasks that EM is cut into, so that no worker waits long for another
+GRAPHS_KEPT = 20_000  # per worker, some 30 kB each
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """An utterance to align: its words, and its frames in the feature array."""
+
+    id: str
+    words: tuple[str, ...]
+    first: int
+    frames: int
+
+
+@dataclass(frozen=True)
+class Pass:
+    """Models and beams of one pass.
+
+    Attributes:
+        tree: file of the state tying; graphs are kept while it stays the same.
+        mixtures: file of the Gaussian mixtures; None when log-likelihoods come with the utterances.
+        scale: of the log-likelihoods.
+        beams: tried in order, in scaled nats.
+    """
+
+    tree: Path
+    mixtures: Path | None
+    scale: float
+    beams: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class ToScore:
+    """One utterance and transcripts that it is to be compared with (see fit).
+
+    Attributes:
+        mixtures, tree: files; of monophones.
+        scale: of the log-likelihoods.
+        beams: tried in order, in scaled nats.
+    """
+
+    id: str
+    mixtures: Path
+    tree: Path
+    scale: float
+    beams: tuple[float, ...]
+    transcripts: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Log-likelihoods a frame, in nats: of each transcript (None: it has no path), and of any phones in any order."""
+
+    id: str
+    scores: tuple[float | None, ...]
+    loop: float
+
+
+@dataclass(frozen=True)
+class Material:
+    """Data a worker holds for good; `frames` is an .npy file of features, or None when scores come with utterances."""
+
+    spoken: Mapping[str, Spoken]
+    lexicon: Lexicon
+    silence_probability: float
+    frames: Path | None
+
+
+Batch = list[tuple[str, Float32 | None]]
+Outcome = list[tuple[str, Aligned | None]]
+
+
+class Aligners:
+    """Worker processes that align utterances pass after pass, and re-estimate mixtures between passes."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def __call__(
+        self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
+    ) -> Iterator[tuple[str, Aligned | None]]:
+        """Align; yields (id, alignment, or None without a path) in the order given.
+
+        Args:
+            utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
+        """
+        for outcome in self._workers.in_order(_work, ((batch, what) for batch in _batched(utterances))):
+            yield from outcome
+
+    def scored(self, jobs: Iterable[ToScore]) -> Iterator[Scored]:
+        """Compare utterances with transcripts; in the order given."""
+        for found in self._workers.in_order(_score, _batched(jobs)):
+            yield from found
+
+    def reestimate(self, mixtures: Mixtures, file: Path, pdfs: Path) -> Mixtures:
+        """Run EM on the frames that `pdfs`, an .npy file, gives to each pdf; `file` holds the mixtures for the
+        workers."""
+        step = -(-mixtures.num_pdfs // EM_JOBS)
+        jobs = [(file, pdfs, range(i, min(i + step, mixtures.num_pdfs))) for i in range(0, mixtures.num_pdfs, step)]
+        parts = [part for some in self._workers.in_order(_reestimate, jobs) for part in some]
+        return joined(parts, mixtures.floor)
+
+
+@contextmanager
+def aligners(material: Material, workers: int = 0) -> Iterator[Aligners]:
+    """Start the workers, 0 for as many as there are cores; they end with the block.
+
+    Even a single worker is a process of its own: it computes with one thread, and how many threads add up a matrix
+    product changes the last bits of it, which an alignment remembers.
+    """
+    with start_workers(workers or cores(), _start, material) as running:
+        yield Aligners(running)
+
+
+class Worker:
+    """One process's share: reads models when they change, keeps graphs while the tying stays."""
+
+    def __init__(self, material: Material) -> None:
+        self._material = material
+        self._frames = None if material.frames is None else np.load(material.frames, mmap_mode="r", allow_pickle=False)
+        self._graphs: dict[str, UtteranceGraph] = {}
+        self._tree: Path | None = None
+        self._tying: Tying | None = None
+        self._mixtures_file: Path | None = None
+        self._mixtures: Mixtures | None = None
+        self._rows_file: Path | None = None
+        self._rows: list[npt.NDArray[np.int64]] = []
+        self._loop: UtteranceGraph | None = None  # of the present tying
+
+    def run(self, batch: Batch, what: Pass) -> Outcome:
+        """Align a few utterances."""
+        self._take(what.tree)
+        return [(name, self._align(self._material.spoken[name], loglikes, what)) for name, loglikes in batch]
+
+    def score(self, job: ToScore) -> Scored:
+        """Compare one utterance with transcripts."""
+        tying = self._take(job.tree)
+        if self._loop is None:
+            self._loop = phone_loop(tying)
+        assert self._frames is not None
+        spoken = self._material.spoken[job.id]
+        frames = self._frames[spoken.first : spoken.first + spoken.frames]
+        loglikes = np.float32(job.scale) * self._read(job.mixtures).loglikes(frames)
+
+        def of(graph: UtteranceGraph) -> float | None:
+            found = align(graph, loglikes[:, graph.pdfs], job.beams)
+            return None if found is None else found.acoustic / job.scale / spoken.frames
+
+        graphs = (
+            utterance_graph(words, self._material.lexicon, tying, self._material.silence_probability)
+            for words in job.transcripts
+        )
+        scores, loop = tuple(map(of, graphs)), of(self._loop)
+        return Scored(job.id, scores, float(loglikes.max(1).mean()) / job.scale if loop is None else loop)
+
+    def _take(self, tree: Path) -> Tying:
+        """Return the tying in a file; graphs are kept while it stays the same."""
+        if tree != self._tree or self._tying is None:
+            self._tying, self._tree = DecisionTree.from_json(read_json(tree)).tying(), tree
+            self._graphs, self._loop = {}, None
+        return self._tying
+
+    def reestimate(self, mixtures: Path, pdfs: Path, some: range) -> list[Part]:
+        """Run EM for some pdfs."""
+        assert self._frames is not None
+        read = self._read(mixtures)
+        if pdfs != self._rows_file:
+            self._rows, self._rows_file = rows_of(np.load(pdfs, allow_pickle=False), read.num_pdfs), pdfs
+        return reestimate_some(read, self._frames, self._rows, some)
+
+    def _read(self, mixtures: Path) -> Mixtures:
+        if self._mixtures is None or mixtures != self._mixtures_file:
+            self._mixtures, self._mixtures_file = load_mixtures(mixtures), mixtures
+        return self._mixtures
+
+    def _align(self, spoken: Spoken, loglikes: Float32 | None, what: Pass) -> Aligned | None:
+        graph = self._graph(spoken)
+        if loglikes is None:
+            assert what.mixtures is not None, "a pass without mixtures needs log-likelihoods"
+            assert self._frames is not None
+            frames = self._frames[spoken.first : spoken.first + spoken.frames]
+            scores = self._read(what.mixtures).loglikes(frames, graph.pdfs)
+        else:
+            scores = loglikes[:, graph.pdfs]
+        return align(graph, np.float32(what.scale) * scores, what.beams)
+
+    def _graph(self, spoken: Spoken) -> UtteranceGraph:
+        graph = self._graphs.get(spoken.id)
+        if graph is None:
+            assert self._tying is not None
+            if len(self._graphs) >= GRAPHS_KEPT:
+                self._graphs = {}
+            graph = utterance_graph(
+                spoken.words, self._material.lexicon, self._tying, self._material.silence_probability
+            )
+            self._graphs[spoken.id] = graph
+        return graph
+
+
+_WORKER: list[Worker] = []  # of a worker process
+
+
+def _start(material: Material) -> None:
+    _WORKER[:] = [Worker(material)]
+
+
+def _reestimate(job: tuple[Path, Path, range]) -> list[Part]:
+    return _WORKER[0].reestimate(*job)
+
+
+def _work(job: tuple[Batch, Pass]) -> Outcome:
+    return _WORKER[0].run(*job)
+
+
+def _score(jobs: list[ToScore]) -> list[Scored]:
+    return [_WORKER[0].score(job) for job in jobs]
+
+
+def _batched(items: Iterable[T]) -> Iterator[list[T]]:
+    batch: list[T] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,226 @@
+"""Utterances to be aligned, those that cannot be and why, and the labels that come of it.
+
+Legend: T frames of all utterances together, S pdfs.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress
+from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.hmm.align import Aligned, shortest
+from roundelay_speech.hmm.alignment import Alignment, AlignSummary, read_summary, silence_share, write_alignment
+from roundelay_speech.hmm.passes import Aligners, Pass, Spoken
+from roundelay_speech.hmm.tree import DecisionTree
+from roundelay_speech.prepared import TRAIN, Corpus
+
+Float32 = npt.NDArray[np.float32]
+
+SCRATCH = ".aligning-"  # and the process id
+UNKNOWN_WORDS = "has words that are not in the lexicon"
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Pdf, phone and state of every frame of the store, as in Alignment."""
+
+    pdf: npt.NDArray[np.int32]
+    phones: npt.NDArray[np.int16]
+    states: npt.NDArray[np.int8]
+
+    @classmethod
+    def empty(cls, frames: int) -> "Labels":
+        return cls(np.full(frames, -1, np.int32), np.zeros(frames, np.int16), np.full(frames, -1, np.int8))
+
+    def put(self, spoken: Spoken, found: Aligned) -> None:
+        own = slice(spoken.first, spoken.first + spoken.frames)
+        self.pdf[own], self.phones[own], self.states[own] = found.pdfs, found.phones, found.states
+
+    def write(self, out: Path, tree: DecisionTree, summary: AlignSummary) -> None:
+        write_alignment(out, pdf=self.pdf, phones=self.phones, states=self.states, tree=tree, summary=summary)
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Utterances to be aligned, and those that cannot be."""
+
+    spoken: Mapping[str, Spoken]  # by id; those with frames enough
+    splits: Mapping[str, tuple[str, ...]]  # ids of all utterances, by split
+    failed: dict[str, str]  # reason by id; grows
+    acoustic: dict[str, float]  # scaled log-likelihood by id, of the last alignment
+    frames: int
+    made_by: str
+    config: Mapping[str, Any]
+    fingerprint: str
+
+    @classmethod
+    def of(cls, corpus: Corpus, store: FeatureStore, made_by: str, config: Mapping[str, Any]) -> "Task":
+        corpus.check_labelled()
+        spoken: dict[str, Spoken] = {}
+        failed: dict[str, str] = {}
+        lexicon = corpus.alignment_lexicon
+        digest = hashlib.blake2b(lexicon.to_text().encode(), digest_size=16)
+        digest.update(json.dumps([store.sampling_rate, dict(store.config)], sort_keys=True).encode())
+        for split_name, utterances in corpus.splits.items():
+            alignable = {u.id: tuple(u.words) for u in corpus.alignable(split_name)}
+            for utterance in utterances:
+                first, frames = store.span(utterance.id)
+                words = alignable.get(utterance.id)
+                digest.update(json.dumps([split_name, utterance.id, utterance.speaker, words, first, frames]).encode())
+                if words is None:
+                    failed[utterance.id] = UNKNOWN_WORDS
+                    continue
+                needed = shortest(words, lexicon)
+                if frames < needed:
+                    failed[utterance.id] = f"too short: {frames} frames for words that need {needed}"
+                else:
+                    spoken[utterance.id] = Spoken(utterance.id, words, first, frames)
+        splits = {name: tuple(u.id for u in utterances) for name, utterances in corpus.splits.items()}
+        return cls(spoken, splits, failed, {}, len(store.array), made_by, config, digest.hexdigest())
+
+    @property
+    def training(self) -> list[Spoken]:
+        return [self.spoken[name] for name in self.splits[TRAIN] if name in self.spoken]
+
+    def already(self, out: Path) -> AlignSummary | None:
+        """Return the summary of this very alignment if `out` holds it."""
+        there = read_summary(out)
+        if there is None:
+            return None
+        other = [
+            name
+            for name, same in (
+                ("utterances, transcripts or lexicon", there.fingerprint == self.fingerprint),
+                (f"models (made by {there.made_by})", there.made_by == self.made_by),
+                *((k, there.config.get(k) == v) for k, v in self.config.items()),
+            )
+            if not same
+        ]
+        if other:
+            raise UserError(
+                f"{out}: holds an alignment that differs in {', '.join(other)}. Name another folder or delete this one."
+            )
+        return replace(Alignment.load(out).summary, again=True)
+
+    def align_all(
+        self,
+        run: Aligners,
+        utterances: Iterable[tuple[str, Float32 | None]],
+        what: Pass,
+        labels: Labels,
+        progress: Progress,
+    ) -> int:
+        """Align into `labels`; returns how many found no path."""
+        lost = 0
+        for name, found in run(utterances, what):
+            if found is None:
+                self.failed[name] = "no path: speech and words do not match, or the beam is too narrow"
+                lost += 1
+            else:
+                self.failed.pop(name, None)
+                self.acoustic[name] = float(found.acoustic / what.scale)
+                labels.put(self.spoken[name], found)
+            progress.advance(1)
+        return lost
+
+    def checked(self, name: str, loglikes: Float32, pdfs: int) -> Float32:
+        """Return the log-likelihoods of an utterance, if they are usable."""
+        expected = self.spoken[name].frames, pdfs
+        if loglikes.shape != expected:
+            raise UserError(f"{name}: log-likelihoods are {loglikes.shape}, expected (frames, pdfs) = {expected}.")
+        if not loglikes.max() < math.inf:  # NaN fails the comparison as well
+            raise UserError(f"{name}: log-likelihoods hold NaN or +inf. Check the model.")
+        return loglikes
+
+    def summary(
+        self, labels: Labels, tree: DecisionTree, *, contexts_seen: int, gaussians: int, share: float
+    ) -> AlignSummary:
+        """Return the summary of a finished alignment.
+
+        Raises:
+            UserError: too many utterances failed, or all of a split.
+        """
+        self.complain(share)
+        training = np.zeros(self.frames, bool)
+        for spoken in self.training:
+            training[spoken.first : spoken.first + spoken.frames] = True
+        aligned = labels.pdf >= 0
+        total = sum(self.acoustic[s.id] for s in self.training if s.id in self.acoustic)
+        return AlignSummary(
+            made_by=self.made_by,
+            fingerprint=self.fingerprint,
+            config=dict(self.config),
+            utterances={name: len(ids) for name, ids in self.splits.items()},
+            aligned={name: sum(i not in self.failed for i in ids) for name, ids in self.splits.items()},
+            failed=dict(self.failed),
+            frames=self.frames,
+            aligned_frames=int(aligned.sum()),
+            num_pdfs=tree.num_pdfs,
+            contexts_seen=contexts_seen,
+            gaussians=gaussians,
+            log_likelihood=total / max(1, int((aligned & training).sum())),
+            silence_share=silence_share(labels.phones[training]),
+        )
+
+    def complain(self, share: float) -> None:
+        """Raise a UserError if more than this share of all utterances failed, or all of a split.
+
+        Held-out utterances with unknown words do not count: the preparation of the corpus chose to skip them.
+        """
+        total = sum(len(ids) for ids in self.splits.values())
+        empty = [name for name, ids in self.splits.items() if all(i in self.failed for i in ids)]
+        if sum(reason != UNKNOWN_WORDS for reason in self.failed.values()) <= share * total and not empty:
+            return
+        kinds = Counter(reason.split(":")[0] for reason in self.failed.values())
+        why = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
+        lost = f"; nothing is left of {', '.join(empty)}" if empty else ""
+        raise UserError(
+            f"{counted(len(self.failed), 'utterance')} of {total} cannot be aligned ({why}{lost}); {100 * share:g} % "
+            "may be left out. Do transcripts, audio and sampling rate belong together?\n"
+            + listing([f"{name}: {reason}" for name, reason in self.failed.items()])
+        )
+
+
+@contextmanager
+def scratch_folder(out: Path) -> Iterator[Path]:
+    """Make a folder for what only this run needs, beside its results: the same disk, the same message when it is full.
+
+    Folders of runs that were killed are removed.
+    """
+    folder = out / f"{SCRATCH}{os.getpid()}"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for left in out.glob(f"{SCRATCH}*"):
+            if not _alive(left.name.removeprefix(SCRATCH)):
+                shutil.rmtree(left, ignore_errors=True)
+        folder.mkdir()
+    except OSError as error:
+        raise UserError(f"{out}: cannot be written ({error.strerror or error}).") from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ProcessLookupError, ValueError):
+        return False
+    except PermissionError:
+        return True
+    return int(process) != os.getpid()  # ours can only be that of a dead process with the same id

@@ -1,0 +1,102 @@
+"""Locations of objects in script files: `FILE`, `FILE:BYTE`, and after either a range of rows and columns.
+
+A script file (`.scp`) has a line `KEY LOCATION` for each object. A range is `[FIRST:LAST]` of rows, or
+`[FIRST:LAST,FIRST:LAST]` of rows and columns, both ends included (kaldi/src/util/kaldi-table). No command is run.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay_speech.data.problems import counted, listing
+
+
+class ArchiveError(UserError):
+    """An archive or script file cannot be used; the message names the file, and the byte or the line."""
+
+
+@dataclass(frozen=True)
+class Location:
+    """Location of an object: a file, the byte it begins at (None: the object is the file), and the part that is
+    meant."""
+
+    path: Path
+    offset: int | None = None
+    rows: tuple[int, int] | None = None  # first and last, both included
+    columns: tuple[int, int] | None = None
+
+
+def parse_location(where: str, folder: Path = Path()) -> Location:
+    """Take `FILE[:BYTE][RANGE]` apart; a relative FILE is in `folder`.
+
+    Raises:
+        ArchiveError: it is a pipe, the standard input, or a range that is none.
+    """
+    if where.startswith("|") or where.endswith("|"):
+        raise ArchiveError(
+            f"`{where}` is a pipe, and commands in script files are not run: run it yourself and name the file it makes"
+        )
+    rest, rows, columns = where.strip(), None, None
+    if rest.endswith("]"):
+        rest, _, inside = rest[:-1].rpartition("[")
+        parts = inside.split(",")
+        if not rest or len(parts) > 2 or not all(parts):
+            raise ArchiveError(f"`{where}`: not FILE[FIRST:LAST] or FILE[FIRST:LAST,FIRST:LAST]")
+        rows = _range(parts[0], where)
+        columns = _range(parts[1], where) if len(parts) == 2 else None
+    path, colon, offset = rest.rpartition(":")
+    if colon and path and offset.isascii() and offset.isdecimal() and len(offset) < 20:
+        return Location(_file(path, folder), int(offset), rows, columns)
+    if rest in ("", "-"):
+        raise ArchiveError(f"`{where}`: name a file, not the standard input")
+    return Location(_file(rest, folder), None, rows, columns)
+
+
+def _range(text: str, where: str) -> tuple[int, int] | None:
+    if text == ":":
+        return None
+    first, colon, last = text.partition(":")
+    if not colon or not all(part.isascii() and part.isdecimal() and len(part) < 11 for part in (first, last)):
+        raise ArchiveError(f"`{where}`: the range `{text}` is not FIRST:LAST, two whole numbers from 0")
+    if int(last) < int(first):
+        raise ArchiveError(f"`{where}`: the range `{text}` ends before it begins")
+    return int(first), int(last)
+
+
+def _file(name: str, folder: Path) -> Path:
+    if "\0" in name:
+        raise ArchiveError(f"{name!r}: not the name of a file")
+    return folder / name
+
+
+def read_scp(path: Path) -> dict[str, str]:
+    """Return key -> the rest of its line (see `parse_location`), in the order of the file.
+
+    Raises:
+        ArchiveError: no such file, not text, an empty file, a key twice or alone on its line; all faults are listed.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArchiveError(f"{path}: not UTF-8 text (byte {error.start}).") from None
+    except OSError as error:
+        raise ArchiveError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    found: dict[str, str] = {}
+    lines: dict[str, int] = {}
+    problems: list[str] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        fields = line.split(maxsplit=1)
+        if not fields:
+            continue
+        if fields[0] in found:
+            problems.append(f"{path}:{number}: {fields[0]} is already on line {lines[fields[0]]}")
+            continue
+        if len(fields) == 1:
+            problems.append(f"{path}:{number}: {fields[0]} has nothing beside it")
+            continue
+        found[fields[0]], lines[fields[0]] = fields[1].strip(), number
+    if problems:
+        raise ArchiveError(f"{path}: {counted(len(problems), 'fault')} in the script file:\n{listing(problems)}")
+    if not found:
+        raise ArchiveError(f"{path}: is empty.")
+    return found

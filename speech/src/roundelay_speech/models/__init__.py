@@ -1,0 +1,30 @@
+"""Acoustic networks by name, chosen in a recipe by `model.name`. The union is the registry: a new network is a file
+beside these, and its configuration here."""
+
+from roundelay_speech.models.blstm import BlstmConfig
+from roundelay_speech.models.cldnn import CldnnConfig
+from roundelay_speech.models.conformer import ConformerConfig
+from roundelay_speech.models.dnn import DnnConfig
+from roundelay_speech.models.frontend import Columns
+from roundelay_speech.models.network import AcousticNetwork, NetworkConfig
+from roundelay_speech.models.tdnnf import TdnnfConfig
+
+ModelConfig = DnnConfig | CldnnConfig | BlstmConfig | ConformerConfig | TdnnfConfig
+
+
+def make_network(config: NetworkConfig, features: Columns, states: int) -> AcousticNetwork:
+    """Return the network of `config` for these stored features, and so many tied states."""
+    return config.network(features, states)
+
+
+__all__ = [
+    "AcousticNetwork",
+    "BlstmConfig",
+    "CldnnConfig",
+    "ConformerConfig",
+    "DnnConfig",
+    "ModelConfig",
+    "NetworkConfig",
+    "TdnnfConfig",
+    "make_network",
+]

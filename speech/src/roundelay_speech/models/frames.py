@@ -1,0 +1,241 @@
+"""Frames with tied-state labels, cut into minibatches; and scores of whole utterances for the decoder.
+
+Legend: T frames of all utterances together, B frames of a minibatch, W window, F features, S tied states.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roundelay.core.block_order import WINDOW_SIZE, Arrange, BlockOrder, Integers, Order
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.errors import UserError
+from roundelay_speech.features.read_ahead import let_go, read_ahead
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.models.frontend import FrontendConfig
+from roundelay_speech.models.labelled import LabelledRuns
+
+TRAINED = "train"
+"""The split that orders and shards are of."""
+Windows = tuple[Tensor, Tensor, Tensor]
+"""(windows (B, W, F), speaker mean (B, F), speaker standard deviation (B, F))."""
+
+
+Split = Sequence[str] | LabelledRuns
+"""Utterances of a split by id; or its labelled frames, where somebody has found them already."""
+OrderName = Literal["shuffle", "blocks"]
+"""Orders of an epoch: all frames shuffled, which takes a number for each; or blocks (core/block_order.py)."""
+COUNTED_AT_ONCE = 1 << 20
+"""Frames, or utterances, that are counted at once."""
+
+
+class LabelledFrames:
+    """The labelled frames of every split. Random access into the memory-mapped features: nothing is loaded before it is
+    used.
+
+    Args:
+        labels: (T,) tied state of every frame in store order, -1 where there is none.
+        splits: utterance ids by split, or their runs.
+        order: of an epoch.
+    """
+
+    window = WINDOW_SIZE
+    """Frames of a window of blocks, about."""
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        labels: NDArray[np.int32],
+        splits: Mapping[str, Split],
+        order: OrderName = "shuffle",
+    ) -> None:
+        if len(labels) != len(store.array):
+            raise UserError(
+                f"{store.folder}: {len(store.array)} frames, but the alignment has {len(labels)}: it is of other "
+                "features. Were copies at other speeds or warps left out or added since? Give `roundelay features` the "
+                "same --speed and --warp as then; or run `roundelay align` again, for these features."
+            )
+        self._store, self._labels, self._how = store, labels, order
+        self._runs = {
+            split: some
+            if isinstance(some, LabelledRuns)
+            else LabelledRuns.find(labels, store, [u for u in some if u in store])
+            for split, some in splits.items()
+        }
+
+        self._all_here = self._runs.get(TRAINED)
+        self._now: tuple[int, ...] = ()  # shards that are trained on; none: all that are here
+
+    @property
+    def shards(self) -> tuple[int, ...]:
+        """Labelled frames in every shard of the training split, -1 where it is not here; none: it has no shards."""
+        runs = self._all_here
+        if runs is None:
+            return ()
+        return tuple(runs.within([(one.first, one.end)]).frames if one.here else -1 for one in self._store.shards)
+
+    def train_on(self, shards: tuple[int, ...]) -> None:
+        """Make these shards, all here, the training split from now on; none: everything that is here.
+
+        Raises:
+            UserError: one is not here.
+        """
+        if shards == self._now or self._all_here is None:
+            return
+        stored = self._store.shards
+        if absent := [number for number in shards if not stored[number].here]:
+            raise UserError(
+                f"{self._store.folder}: shard {absent[0]} of {len(stored)} is to be trained and is not here."
+            )
+        everything = {number for number, one in enumerate(stored) if one.here} == set(shards)
+        stretches = [(stored[number].first, stored[number].end) for number in shards]
+        self._runs[TRAINED] = self._all_here if everything or not shards else self._all_here.within(stretches)
+        self._now = shards
+
+    def count(self, split: str) -> int:
+        """Return labelled frames in `split`."""
+        return self._runs[split].frames
+
+    def windows(self, split: str, numbers: NDArray[np.int64], reach: int) -> Windows:
+        """Return windows of `reach` frames on each side of these labelled frames of `split`; at the edges of an
+        utterance its first or last frame is repeated."""
+        frames = self._runs[split].in_store(numbers)
+        if self._how == "blocks":  # these lie anywhere
+            read_ahead(self._store.array, np.maximum(frames - reach, 0).tolist(), (frames + reach + 1).tolist())
+        return cut_windows(self._store, frames, np.arange(-reach, reach + 1))
+
+    def label_counts(self, split: str, states: int) -> NDArray[np.int64]:
+        """Return (S,): how often each tied state occurs in `split`, in shards that are not here too."""
+        counts, begins, ends = np.zeros(states, np.int64), *self._runs[split].joined()
+        if split == TRAINED and any(not one.here for one in self._store.shards):  # their labels are here
+            begins, ends = self._store.offsets[[self._store.shards[0].first, self._store.shards[-1].end]].reshape(2, 1)
+        for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+            for start in range(begin, end, COUNTED_AT_ONCE):
+                some = self._labels[start : min(start + COUNTED_AT_ONCE, end)]
+                counts += np.bincount(some[some >= 0], minlength=states)
+        return counts
+
+    def _in_blocks(self, plan: EpochPlan, arrange: Arrange) -> BlockOrder:
+        """Return the order of the plan's epoch of training frames by blocks, which are read ahead."""
+        runs, arrays = self._runs["train"], (self._store.array, self._labels)
+
+        def ahead(blocks: NDArray[np.int32]) -> None:
+            for array in arrays:
+                read_ahead(array, *runs.stretches(blocks))
+
+        def behind(blocks: NDArray[np.int32]) -> None:
+            for array in arrays:
+                let_go(array, *runs.stretches(blocks))
+
+        return BlockOrder(plan, runs.starts, arrange, ahead, behind, self.window)
+
+
+class FrameExamples(LabelledFrames):
+    """Every labelled frame is an example, whatever utterance it is of."""
+
+    sequences = None
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        labels: NDArray[np.int32],
+        splits: Mapping[str, Split],
+        frontend: FrontendConfig,
+        order: OrderName = "shuffle",
+    ) -> None:
+        super().__init__(store, labels, splits, order)
+        self._reach = np.arange(-frontend.reach, frontend.reach + 1)
+
+    def order(self, plan: EpochPlan) -> Order:
+        """Return the training frames in the order of the plan's epoch."""
+        self.train_on(plan.shards)
+        return plan.order() if self._how == "shuffle" else self._in_blocks(plan, self._shuffled)
+
+    def _shuffled(self, rng: np.random.Generator, blocks: NDArray[np.int32], *_: object, **__: object) -> Integers:
+        """Return all frames of these blocks, shuffled."""
+        return rng.permutation(self._runs["train"].numbers(blocks))
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Windows, Tensor]:
+        """Return windows and labels (B,) of these labelled frames of `split`."""
+        frames, utterance = self._runs[split].locate(numbers)
+        windows = cut_windows(self._store, frames, self._reach, utterance)
+        return windows, torch.from_numpy(self._labels[frames].astype(np.int64))
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Windows, Tensor]]:
+        """Yield all of `split`, `size` frames at a time."""
+        for start in range(0, self.count(split), size):
+            yield self.batch(split, np.arange(start, min(start + size, self.count(split))))
+
+
+def cut_windows(
+    store: FeatureStore, frames: NDArray[np.int64], reach: NDArray[np.int64], utterance: Integers | None = None
+) -> Windows:
+    """Return windows of `frames` (B,) at the neighbouring offsets `reach` (W,), kept inside each frame's own
+    `utterance` (B,), which is looked for where it is not given."""
+    if utterance is None:
+        utterance = np.searchsorted(store.offsets, frames, side="right") - 1
+    first, last = store.offsets[utterance], store.offsets[utterance + 1] - 1
+    inside = (frames + reach[0] >= first) & (frames + reach[-1] <= last)
+    # Nearly all windows lie in one piece, and are copied as one. In the place of the others one of these is copied, and
+    # overwritten: around an edge there are frames of elsewhere, which nobody has asked the disk for.
+    if inside.any():
+        begins = np.where(inside, frames, frames[inside.argmax()]) + reach[0]
+        window = _stretches(store.array, len(reach))[begins]
+    else:
+        window = np.empty((len(frames), len(reach), store.array.shape[1]), np.float32)
+    at_edge = np.flatnonzero(~inside)
+    wanted = frames[at_edge, None] + reach
+    window[at_edge] = store.array[np.clip(wanted, first[at_edge, None], last[at_edge, None])]
+    speaker = store.speaker_indices[utterance]
+    return (
+        torch.from_numpy(window),
+        torch.from_numpy(store.speakers.mean[speaker]),
+        torch.from_numpy(store.speakers.std[speaker]),
+    )
+
+
+def _stretches(array: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    """Return every stretch of so many frames of `array` (T, F), by its first: (T - frames + 1, frames, F), without
+    copying."""
+    step, feature = array.strides
+    shape = (max(0, len(array) - frames + 1), frames, array.shape[1])
+    return np.lib.stride_tricks.as_strided(array, shape, (step, step, feature), writeable=False)
+
+
+def log_prior(counts: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return (S,) log relative frequency of each tied state in the training alignment, each counted once more."""
+    smooth = counts + 1.0
+    prior: NDArray[np.float32] = np.log(smooth / smooth.sum()).astype(np.float32)
+    return prior
+
+
+class Network(Protocol):
+    """A network that gives scores of tied states."""
+
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        """Return the inputs for every frame of an utterance."""
+        ...
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """Return scores (frames, S)."""
+        ...
+
+
+def log_likelihoods(
+    network: Network, store: FeatureStore, utterance: str, prior: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return scaled likelihoods log p(x_t | s) = log p(s | x_t) - log p(s) + constant, (frames, S), of one
+    utterance."""
+    with torch.inference_mode():
+        return scaled(network(*network.whole(store, utterance)), prior)
+
+
+def scaled(scores: Tensor, prior: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return log-likelihoods (B, S), up to a constant a row, of a network's scores (B, S)."""
+    posterior: NDArray[np.float32] = torch.log_softmax(scores.float(), 1).cpu().numpy()
+    likelihoods: NDArray[np.float32] = np.ascontiguousarray(posterior - prior)
+    return likelihoods

@@ -1,0 +1,202 @@
+"""Base of all acoustic networks: a front end, scores of tied states, and how they want their frames."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from roundelay.core.errors import UserError
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.models.frames import FrameExamples, OrderName, Split, cut_windows
+from roundelay_speech.models.frontend import Columns, Frontend, FrontendConfig
+from roundelay_speech.models.sequences import Pieces, SequenceExamples, whole_utterance
+from roundelay_speech.models.streamed import Streamed
+from roundelay_speech.models.utterances import LabelledUtterances, UtteranceExamples, whole_utterances
+
+
+class AcousticNetwork(nn.Module, ABC):
+    """Called with the inputs of B frames it gives their scores (B, S). It keeps nothing from one call to the next."""
+
+    frontend: Frontend
+    subsampling: int = 1
+    """Frames of features that one row of scores stands for."""
+
+    @property
+    def output_layer(self) -> str:
+        """Name of the linear layer whose outputs are the scores."""
+        return "output"
+
+    @property
+    def columns(self) -> int:
+        """S: scores of a row."""
+        layer = self.get_submodule(self.output_layer)
+        assert isinstance(layer, nn.Linear)
+        return layer.out_features
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Draw new parameters."""
+
+    @abstractmethod
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
+    ) -> FrameExamples | SequenceExamples:
+        """Return the labelled frames of all splits, drawn the way this network wants them, in that order."""
+
+    def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
+        """Return the labelled utterances of all splits, drawn whole.
+
+        Raises:
+            UserError: the network does not train on whole utterances.
+        """
+        raise UserError(
+            "training.objective needs whole utterances, which this model does not train on: choose model.name=blstm, "
+            "conformer or tdnnf, with model.chunk=null."
+        )
+
+    @abstractmethod
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        """Return the inputs for all rows of scores of an utterance, in order."""
+
+    def streamed(self, mean: Tensor, std: Tensor) -> Streamed | None:
+        """Return an evaluation of one utterance as its frames come, of a speaker of this mean (F,) and standard
+        deviation (F,); None: the network needs the whole utterance."""
+        del mean, std
+        return None
+
+    def in_chunks(self, frames: int) -> "AcousticNetwork":
+        """Return the network with the same parameters, evaluated in chunks of so many frames.
+
+        Raises:
+            UserError: it was not trained for that.
+        """
+        raise UserError(
+            f"Chunks of {frames} frames: this {type(self).__name__.lower()} was not trained for them. A conformer that "
+            "was trained with model.dynamic_chunks=true can be evaluated in chunks of any size."
+        )
+
+
+class NetworkConfig(ABC):
+    """The section `model` of a recipe: a frozen dataclass of the options of one network, which makes it.
+
+    Its first field is `name`, the one value that chooses it.
+    """
+
+    name: str
+
+    @abstractmethod
+    def network(self, features: Columns, states: int) -> AcousticNetwork:
+        """Return the network for these stored features, and so many tied states.
+
+        Raises:
+            UserError: it cannot be built for such features.
+        """
+
+
+class FrameNetwork(AcousticNetwork):
+    """Network with a window around each frame: windows (B, W, F), speaker mean (B, F) and standard deviation (B, F)."""
+
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
+    ) -> FrameExamples:
+        return FrameExamples(store, labels, splits, self.frontend.config, order)
+
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        first, frames = store.span(utterance)
+        reach = self.frontend.config.reach
+        return cut_windows(store, np.arange(first, first + frames), np.arange(-reach, reach + 1))
+
+    def streamed(self, mean: Tensor, std: Tensor) -> Streamed:
+        return _StreamedWindows(self, mean, std)
+
+
+@final
+class _StreamedWindows(Streamed):
+    """A window around each frame, as soon as it is whole."""
+
+    def __init__(self, network: FrameNetwork, mean: Tensor, std: Tensor) -> None:
+        super().__init__(network.frontend.config.reach, 1, network.columns)
+        self._network, self._mean, self._std = network, mean, std
+
+    def _scores(self, features: Tensor) -> Tensor:
+        windows = features.unfold(0, 2 * self._reach + 1, 1).transpose(1, 2)
+        several = self._mean.expand(len(windows), -1), self._std.expand(len(windows), -1)
+        scores: Tensor = self._network(windows, *several)
+        return scores
+
+
+class SequenceNetwork(AcousticNetwork):
+    """Network over sequences: features (N, T + 2 R, F), speaker mean (N, F), standard deviation (N, F), lengths (N,),
+    and which of the N x T frames, rows first, are wanted (B,). What lies beyond a sequence's length has no influence.
+
+    Args:
+        deltas: orders of deltas beside the static features.
+        context: frames more on each side that the network's first layer looks at.
+        pieces: how utterances are cut for training.
+        subsampling: so many frames become one before the first layer, which `stacked` does; `index` numbers what is
+            left. More than 1 is for whole utterances.
+    """
+
+    def __init__(self, features: Columns, deltas: int, context: int, pieces: Pieces, subsampling: int = 1) -> None:
+        super().__init__()
+        self.frontend = Frontend(FrontendConfig(context=0, order=deltas), features)
+        self.pieces, self.reach = pieces, self.frontend.config.reach + context
+        self.subsampling = subsampling
+
+    def examples(
+        self, store: FeatureStore, labels: NDArray[np.int32], splits: Mapping[str, Split], order: OrderName = "shuffle"
+    ) -> SequenceExamples:
+        return SequenceExamples(store, labels, splits, self.reach, self.pieces, order)
+
+    def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
+        if self.pieces.chunk is not None:
+            return super().utterances(store, splits)
+        return UtteranceExamples(store, splits, self.reach, self.subsampling)
+
+    def whole(self, store: FeatureStore, utterance: str) -> tuple[Tensor, ...]:
+        if self.subsampling > 1:
+            return whole_utterances(store, np.array([store.position(utterance)]), self.reach, self.subsampling)[0]
+        return whole_utterance(store, utterance, self.pieces.at_test, self.reach)
+
+    @abstractmethod
+    def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
+        """Return scores (B, S)."""
+
+
+def stacked(x: Tensor, lengths: Tensor, number: int) -> tuple[Tensor, Tensor]:
+    """Return frames (N, T, I) of sequences of these lengths (N,), `number` neighbours made one: (N, T', number I) with
+    T' = T / number rounded up, and the lengths of that (N,). What is missing at an end is zero."""
+    if number == 1:
+        return x, lengths
+    time = torch.arange(x.shape[1], device=x.device)
+    x = x.masked_fill((time >= lengths[:, None])[:, :, None], 0.0)
+    rows = (x.shape[1] + number - 1) // number  # in no other form can torch.export reason about any number of frames
+    x = nn.functional.pad(x, (0, 0, 0, rows * number - x.shape[1]))
+    return x.reshape(x.shape[0], rows, number * x.shape[2]), -(-lengths // number)
+
+
+def small_output(layer: nn.Linear) -> None:
+    """Draw the output layer small, so that training starts near the uniform distribution."""
+    nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+    nn.init.zeros_(layer.bias)
+    with torch.no_grad():
+        layer.weight.mul_(0.1)
+
+
+def at_least(config: object, low: int, *names: str) -> None:
+    """Refuse options of `model` below `low`; None is no number and passes."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and value < low:
+            raise UserError(f"model.{name} is {value}: give {low} or more.")
+
+
+def share(config: object, name: str) -> None:
+    """Refuse an option of `model` that is no share from 0 up to, not including, 1."""
+    value = getattr(config, name)
+    if not 0 <= value < 1:
+        raise UserError(f"model.{name} is {value}: give a share from 0 up to, not including, 1.")

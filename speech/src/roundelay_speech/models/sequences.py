@@ -1,0 +1,234 @@
+"""Labelled frames as sequences: what recurrent and attending networks train on, counted in frames all the same.
+
+A minibatch of every model is a run of the epoch's frames, `start` to `stop`: so a gradient weighs its number of
+labelled frames, and every minibatch has exactly as many as the plan says. For a sequence model the epoch's order is
+made of *pieces*: whole utterances, or chunks of one. Pieces of about the same length are laid end to end, cut into
+rounds of equally many frames, and the rounds are shuffled. So a minibatch holds pieces of about one length, and at each
+end one that may be cut; the network sees `left` and `right` frames of context beyond a cut, which do not count.
+
+Nothing is carried from one minibatch to the next: a gradient stays a pure function of the point and the minibatch.
+
+Legend: N sequences of a minibatch, T frames of its longest, B labelled frames in it, F stored features, R frames of
+features the network needs on each side of a frame.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from roundelay.core.block_order import Integers, Order, expand
+from roundelay.core.epochs import EpochPlan
+from roundelay.core.streams import stream
+from roundelay_speech.features.store import FeatureStore
+from roundelay_speech.models.frames import COUNTED_AT_ONCE, LabelledFrames, OrderName, Split
+from roundelay_speech.models.labelled import LabelledRuns
+from roundelay_speech.models.laid_out import LaidOut
+
+Sequences = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+"""(features (N, T + 2 R, F), speaker mean (N, F), speaker standard deviation (N, F), lengths (N,), index (B,)).
+
+Row n of the features begins R frames before the sequence; `index` says which of the N x T frames, rows first, count."""
+
+JITTER = 0.05
+"""Pieces are sorted by their length give or take this share of the mean length, anew in every epoch."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Cutting of utterances into pieces.
+
+    chunk   frames that count in a piece, about (an utterance is cut evenly); None: all of the utterance
+    left, right   frames of context the network sees beyond a cut; never beyond the utterance
+    fill    the left context is always there: before the first frame of an utterance, that frame is repeated
+    """
+
+    chunk: int | None = None
+    left: int = 0
+    right: int = 0
+    fill: bool = False
+
+    @property
+    def at_test(self) -> "Pieces":
+        """The cut for evaluation and recognition.
+
+        Whole utterances in one pass, where training cuts none or the network only looks back (`fill`). Else windows as
+        long as in training that overlap, so that at least a third of a window lies on either side of what counts.
+        """
+        if self.chunk is None or self.fill:
+            return Pieces(None, self.left, self.right, self.fill)
+        window = self.left + self.chunk + self.right
+        side = max(self.left, self.right, window // 3)
+        return Pieces(max(1, window - 2 * side), side, side)
+
+    def cut(self, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return first frames of the pieces of utterances with `sizes` (U,) frames, the frames of all numbered in a
+        row; with the end of the last."""
+        ends = np.cumsum(sizes)
+        begins, _ = self.cut_at(ends - sizes, sizes)
+        return np.concatenate([begins, ends[-1:]]) if len(ends) else np.zeros(1, np.int64)
+
+    def cut_at(self, begins: Integers, sizes: Integers) -> tuple[Integers, Integers]:
+        """Return first frames and sizes of the pieces of utterances that begin at `begins` (U,) and have `sizes`
+        (U,)."""
+        parts = self.parts(sizes)
+        utterance = np.repeat(np.arange(len(sizes)), parts)
+        part = np.arange(len(utterance)) - np.repeat(np.cumsum(parts) - parts, parts)
+        cuts = [sizes[utterance] * number // parts[utterance] for number in (part, part + 1)]
+        return begins[utterance] + cuts[0], cuts[1] - cuts[0]
+
+    def parts(self, sizes: Integers) -> Integers:
+        """Return pieces (U,) that utterances of `sizes` (U,) frames are cut into."""
+        if self.chunk is None:
+            return np.ones(len(sizes), np.int64)
+        return np.maximum(1, np.rint(sizes / self.chunk)).astype(np.int64)
+
+
+def lay_out(pieces: NDArray[np.int64], plan: EpochPlan) -> NDArray[np.int64]:
+    """Return the order (frames,) of an epoch: pieces, given by where they begin and the last ends, sorted by length,
+    cut into rounds of `plan.minibatch` frames, and the rounds shuffled. The last round, which may be smaller, holds
+    pieces of any one length."""
+    rng = stream(plan.seed, "order", plan.epoch)
+    pieces = np.unique(np.minimum(pieces, plan.examples))  # a plan may want the first ones only
+    sizes = np.diff(pieces)
+    order = by_length(sizes, rng)
+    return shuffled_rounds(expand(pieces[:-1][order], sizes[order]), plan, rng)
+
+
+def shuffled_rounds(laid: Integers, plan: EpochPlan, rng: np.random.Generator) -> Integers:
+    """Return examples (plan.examples,), laid out end to end, cut into rounds, and the rounds shuffled; the last round,
+    which may be smaller, is cut out anywhere."""
+    short = plan.examples - (plan.rounds - 1) * plan.minibatch
+    at = int(rng.integers(plan.rounds)) * plan.minibatch
+    rest = np.concatenate([laid[:at], laid[at + short :]])
+    full = rest.reshape(plan.rounds - 1, plan.minibatch)[rng.permutation(plan.rounds - 1)]
+    return np.concatenate([full.ravel(), laid[at : at + short]])
+
+
+def by_length(sizes: Integers, rng: np.random.Generator) -> Integers:
+    """Return the order of pieces of `sizes` by length, about."""
+    return np.argsort(sizes + rng.uniform(-JITTER, JITTER, len(sizes)) * (10 + sizes.mean()), kind="stable")
+
+
+class SequenceExamples(LabelledFrames):
+    """Labelled frames by split, drawn as pieces of utterances.
+
+    Args:
+        reach: R, frames of features needed on each side of a frame.
+        pieces: how training utterances are cut; held-out ones are cut as `pieces.at_test`.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        labels: NDArray[np.int32],
+        splits: Mapping[str, Split],
+        reach: int,
+        pieces: Pieces,
+        order: OrderName = "shuffle",
+    ) -> None:
+        super().__init__(store, labels, splits, order)
+        self._reach = reach
+        self._pieces = pieces
+
+    @property
+    def sequences(self) -> int:
+        """Pieces of all training utterances."""
+        bounds = self._runs["train"].bounds
+        some = (np.diff(bounds[at : at + COUNTED_AT_ONCE + 1]) for at in range(0, len(bounds) - 1, COUNTED_AT_ONCE))
+        return sum(int(self._pieces.parts(sizes).sum()) for sizes in some)
+
+    def order(self, plan: EpochPlan) -> Order:
+        """Return the training frames in the order of the plan's epoch."""
+        self.train_on(plan.shards)
+        if self._how == "blocks":
+            return self._in_blocks(plan, self._laid_out)
+        return lay_out(self._pieces.cut(np.diff(self._runs["train"].bounds)), plan)
+
+    def _laid_out(self, rng: np.random.Generator, blocks: NDArray[np.int32], at: int, plan: EpochPlan) -> LaidOut:
+        """Return the pieces of these blocks by length, and their rounds shuffled."""
+        runs = self._runs["train"]
+        utterances = expand(runs.blocks[blocks], runs.blocks[blocks + 1] - runs.blocks[blocks])
+        begins = runs.bounds[utterances]
+        begins, sizes = self._pieces.cut_at(begins, runs.bounds[utterances + 1] - begins)
+        order = by_length(sizes, rng)
+        return LaidOut(begins[order], sizes[order], at, plan.minibatch, rng)
+
+    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Sequences, Tensor]:
+        """Return the sequences these labelled frames of `split` are in, and their labels (B,). Frames of one piece
+        whose numbers follow each other make one sequence."""
+        return self._batch(split, numbers, self._pieces)
+
+    def in_order(self, split: str, size: int) -> Iterator[tuple[Sequences, Tensor]]:
+        """Yield all of `split`, pieces of about the same length together, `size` frames at a time or one piece."""
+        pieces = self._pieces.at_test
+        begins = pieces.cut(np.diff(self._runs[split].bounds))
+        sizes = np.diff(begins)
+        order = np.argsort(sizes, kind="stable")
+        group: list[int] = []
+        for piece in [*order.tolist(), -1]:
+            if group and (piece < 0 or sizes[group].sum() + sizes[piece] > size):
+                yield self._batch(split, expand(begins[group], sizes[group]), pieces)
+                group = []
+            group.append(piece)
+
+    def _batch(self, split: str, numbers: NDArray[np.int64], pieces: Pieces) -> tuple[Sequences, Tensor]:
+        runs = self._runs[split]
+        frames = runs.in_store(numbers)
+        utterance, part = _piece_of(numbers, runs, pieces)
+        new = np.flatnonzero((np.diff(numbers) != 1) | (np.diff(utterance) != 0) | (np.diff(part) != 0)) + 1
+        row = np.zeros(len(numbers), np.int64)
+        row[new] = 1
+        first, last = np.concatenate([[0], new]), np.concatenate([new, [len(numbers)]]) - 1
+        inputs = cut_sequences(
+            self._store, frames[first], frames[last] + 1, pieces, self._reach, frames, np.cumsum(row)
+        )
+        return inputs, torch.from_numpy(self._labels[frames].astype(np.int64))
+
+
+def _piece_of(numbers: Integers, runs: LabelledRuns, pieces: Pieces) -> tuple[Integers, Integers]:
+    """Return utterance, and piece in it, of labelled frames (B,): the largest p with size * p // parts <= place in
+    it."""
+    utterance = np.searchsorted(runs.bounds, numbers, side="right") - 1
+    begin = runs.bounds[utterance]
+    size = runs.bounds[utterance + 1] - begin
+    return utterance, ((numbers - begin + 1) * pieces.parts(size) - 1) // size
+
+
+def cut_sequences(
+    store: FeatureStore,
+    start: NDArray[np.int64],
+    stop: NDArray[np.int64],
+    pieces: Pieces,
+    reach: int,
+    frames: NDArray[np.int64],
+    row: NDArray[np.int64],
+) -> Sequences:
+    """Return sequences that hold the frames `start` (N,) to `stop` (N,) of the store, each inside one utterance, with
+    the context of `pieces`. Those that count are `frames` (B,), in the sequences `row` (B,)."""
+    utterance = np.searchsorted(store.offsets, start, side="right") - 1
+    first, end = store.offsets[utterance], store.offsets[utterance + 1]
+    begin = start - pieces.left if pieces.fill else np.maximum(start - pieces.left, first)
+    lengths = np.minimum(stop + pieces.right, end) - begin
+    longest = int(lengths.max())
+    wanted = begin[:, None] + np.arange(-reach, longest + reach)
+    features = np.take(store.array, np.clip(wanted, first[:, None], end[:, None] - 1), axis=0)
+    speaker = store.speaker_indices[utterance]
+    return (
+        torch.from_numpy(features),
+        torch.from_numpy(store.speakers.mean[speaker]),
+        torch.from_numpy(store.speakers.std[speaker]),
+        torch.from_numpy(lengths),
+        torch.from_numpy(row * longest + frames - begin[row]),
+    )
+
+
+def whole_utterance(store: FeatureStore, utterance: str, pieces: Pieces, reach: int) -> Sequences:
+    """Return every frame of an utterance, cut as `pieces` says."""
+    first, size = store.span(utterance)
+    begins = pieces.cut(np.array([size]))
+    row = np.repeat(np.arange(len(begins) - 1), np.diff(begins))
+    return cut_sequences(store, first + begins[:-1], first + begins[1:], pieces, reach, first + np.arange(size), row)

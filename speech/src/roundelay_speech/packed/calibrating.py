@@ -1,0 +1,199 @@
+"""Evidence of words that were said, for a packed model: learnt of held-out speech, and of noise that is made for it.
+
+Both are recognised by the model as `transcribe` would: each utterance by itself. See speech/decode/evidence.py.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.progress import Progress
+from roundelay.core.streams import stream
+from roundelay_speech.audio.noises import NOISES, STEADY, noise
+from roundelay_speech.decode.evidence import (
+    MEASURES,
+    Evidence,
+    Likeness,
+    cepstra,
+    log_odds,
+    mixture_of,
+)
+from roundelay_speech.packed.hearing import PieceFeatures
+from roundelay_speech.packed.model import Examined, Model
+from roundelay_speech.scoring.score import align_words
+
+Float32 = npt.NDArray[np.float32]
+Float64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+MOST_SECONDS = 600.0
+"""Most seconds of held-out speech that is recognised."""
+_NOISE_SECONDS = (1.0, 2.0, 4.0, 6.0)  # of each kind
+_NOISES_HEARD, _NOISE_HEARD_SECONDS = 8, 4.0  # of each kind, that the mixture of noise is estimated of
+_TRAINING_FRAMES = 100_000
+_LEAST_WORDS = 20  # of either kind, without which nothing can be fitted
+_REFUSED = 0.001  # share of words that were said, about
+_ENOUGH_WORDS = 400  # of them, without which that is not known
+_TAIL = 5.0  # standard deviations
+_ANYTHING = -1e9  # log-likelihood below that of anything
+_RIDGE = 1e-3
+_ON_LEVEL = 0.25  # of the way from the quiet to the loud frames of an utterance, speech begins
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationSpeech:
+    """Speech of the model's corpus.
+
+    Attributes:
+        training: features (T, F) of utterances for the first network, one by one.
+        held_out: features and words of utterances.
+        longest: seconds that phones last at most, by name.
+    """
+
+    training: Iterable[Float32]
+    held_out: Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
+    longest: dict[str, float]
+
+
+def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> Evidence:
+    """Learn evidence that tells words that were said from others.
+
+    Args:
+        model: packed already, but for this.
+    """
+    likeness, noise_likeness = _likeness(model, speech.training), _noise_likeness(model)
+    nothing = (0.0,) * len(MEASURES)
+    blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING, noise=noise_likeness)
+    asking = replace(model, evidence=blank)
+    progress.start("telling words from noise", len(speech.held_out) + len(NOISES) * len(_NOISE_SECONDS))
+    heard = [*_speech(asking, speech, progress)]
+    noisy = [one.measures for one in _noise(asking, progress) if one.measures is not None]
+    progress.finish()
+    measures = np.concatenate([np.zeros((0, len(MEASURES))), *(one for one, _, _ in heard)])
+    right = np.concatenate([np.zeros(0, bool), *(one for _, one, _ in heard)])
+    sure = np.concatenate([np.zeros(0), *(one for _, _, one in heard)])
+    noise_measures = np.concatenate([np.zeros((0, len(MEASURES))), *noisy])
+    evidence = blank
+    if min(int(right.sum()), len(noise_measures)) >= _LEAST_WORDS:
+        evidence = _told_apart(blank, measures[right], noise_measures)
+    if len(sure) and len(right) >= _LEAST_WORDS:
+        evidence = replace(evidence, confidence=_line(evidence, measures, right, sure))
+    return evidence
+
+
+def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:
+    """Estimate the mixture of the louder frames of utterances."""
+    found: list[Float32] = []
+    for features in training:
+        bands = model.hearings[0].telephone(features, model.sample_rate)
+        loud = bands.mean(1)
+        floor, top = np.quantile(loud, [0.1, 0.95])
+        found.append(cepstra(bands)[loud >= floor + _ON_LEVEL * (top - floor)])
+        if sum(map(len, found)) >= _TRAINING_FRAMES:
+            break
+    return mixture_of(np.concatenate(found), stream(0, "evidence"))
+
+
+def _noise_likeness(model: Model) -> Likeness:
+    """Estimate the mixture of noises that come and go: of other sounds than those that words are looked for in. Speech
+    in steady noise is to stay speech, and steady noise alone is told by the other measures."""
+    first = len(_NOISE_SECONDS)
+    found = [
+        cepstra(model.hearings[0].telephone(features.of_network[0], model.sample_rate))
+        for kind in NOISES
+        if kind not in STEADY
+        for seed in range(first, first + _NOISES_HEARD)
+        if len(features := model.features(noise(kind, _NOISE_HEARD_SECONDS, model.sample_rate, seed)))
+    ]
+    return mixture_of(np.concatenate(found), stream(0, "noise evidence"))
+
+
+def _speech(model: Model, speech: CalibrationSpeech, progress: Progress) -> Iterator[tuple[Float64, Bools, Float64]]:
+    """Return measures of the words found in each utterance, whether they are right, and log odds of confidences, if
+    any."""
+    for features, said in speech.held_out:
+        heard = features()
+        found = model.examined(heard, model.statistics([heard]))
+        progress.advance()
+        if found.measures is None:
+            continue
+        pairs = align_words(list(said), list(found.transcript.words))
+        right = np.array([ours == theirs for ours, theirs in pairs if theirs is not None])
+        yield found.measures, right, np.array([log_odds(word.confidence or 0.0) for word in found.transcript.timed])
+
+
+def _noise(model: Model, progress: Progress) -> Iterator[Examined]:
+    for kind in NOISES:
+        for seed, seconds in enumerate(_NOISE_SECONDS):
+            heard = model.features(noise(kind, seconds, model.sample_rate, seed))
+            if len(heard):
+                yield model.examined(heard, model.statistics([heard]), times=False)
+            progress.advance()
+
+
+def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
+    """Return weights that tell words that were said from those found in noise, and the least that is believed: speech
+    decides, and where noise lies far below, the middle between the two; never is a word refused that is more like
+    speech."""
+    usual = np.median(said, axis=0)
+    cases = np.minimum(np.concatenate([said, noisy]), usual)
+    answers = np.repeat([True, False], [len(said), len(noisy)])
+    used = np.arange(len(MEASURES))
+    while True:
+        weights, offset = logistic(cases[:, used], answers, balanced=True)
+        if (weights >= 0).all() or not len(used):
+            break
+        used = used[weights > 0]  # more of a measure never speaks against a word
+    every = np.zeros(len(MEASURES))
+    every[used] = weights
+    found = replace(blank, usual=tuple(usual.tolist()), weights=tuple(every.tolist()), offset=offset)
+    sums, likeness = found.sums(said), said[:, MEASURES.index("likeness")]
+    beyond = float(np.quantile(found.sums(noisy), 0.999))
+    # The lowest of few words is not as low as that of many: its tail is taken for exponential.
+    fewer = max(0.0, math.log(_ENOUGH_WORDS / len(said)))
+    lowest = float(np.quantile(sums, _REFUSED))
+    least = lowest - fewer * (float(sums.mean()) - lowest) / math.log(len(said))
+    return replace(
+        found,
+        least=min(least, (least + beyond) / 2, 0.0),
+        least_likeness=min(float(likeness.min()), float(likeness.mean() - _TAIL * likeness.std())),
+    )
+
+
+def _line(evidence: Evidence, measures: Float64, right: Bools, sure: Float64) -> tuple[float, float, float]:
+    """Return a, e and d of the line that makes confidences true: none of a and e below 0."""
+    cases = np.stack([sure, evidence.sums(measures) - evidence.least], axis=1)
+    (slope, evident), offset = logistic(cases, right)
+    if evident < 0 or slope < 0:
+        (slope,), offset = logistic(cases[:, :1], right)
+        evident = 0.0
+    return (float(slope), float(evident), float(offset)) if slope > 0 else (1.0, 0.0, 0.0)
+
+
+def logistic(cases: Float64, answers: Bools, *, balanced: bool = False) -> tuple[Float64, float]:
+    """Return weights and offset of a logistic regression, by Newton's method, with a small penalty on weights.
+
+    Args:
+        cases: (N, D).
+        answers: (N,).
+        balanced: answers of both kinds count the same together.
+    """
+    mean, std = cases.mean(0), cases.std(0) + 1e-9
+    design = np.concatenate([(cases - mean) / std, np.ones((len(cases), 1))], axis=1)
+    count = np.full(len(cases), 1 / len(cases))
+    if balanced:
+        count = np.where(answers, 1 / max(1, answers.sum()), 1 / max(1, (~answers).sum()))
+    penalty = _RIDGE * np.eye(design.shape[1])
+    penalty[-1, -1] = 1e-9
+    found = np.zeros(design.shape[1])
+    for _ in range(50):
+        chance = 1 / (1 + np.exp(-np.clip(design @ found, -30, 30)))
+        slope = design.T @ (count * (chance - answers)) + penalty @ found
+        curve = (design * (count * chance * (1 - chance))[:, None]).T @ design + penalty
+        step = np.linalg.solve(curve + 1e-9 * np.eye(len(found)), slope)
+        found -= step / max(1.0, float(np.abs(step).max()))
+    weights = found[:-1] / std
+    return weights, float(found[-1] - weights @ mean)

@@ -1,0 +1,165 @@
+"""The card of a packed model: what it was trained on and how many errors it makes, for programs and for people."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from roundelay import __version__
+from roundelay.core.records import Results
+from roundelay.run_directory import commit
+from roundelay_speech.packed.decoded import DecodedRuns, Run
+from roundelay_speech.prepared import TRAIN, Corpus, numbers
+from roundelay_speech.scoring.summary import Summary
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The words of a packed model.
+
+    Attributes:
+        words: that can be recognised.
+        grammar_order, grammar_ngrams: of the language model in the graph.
+        spells: whether pronunciations of further words can be guessed.
+    """
+
+    words: int
+    grammar_order: int
+    grammar_ngrams: int
+    spells: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """Content of card.json.
+
+    Attributes:
+        name: of the folder.
+        corpus: name, and hours, speakers, utterances and words of its training split.
+        runs: of each, name, weight, network, strategy, learners, epochs and the commit it was trained by.
+        word_errors: by split; counts, and percent.
+        search: settings, and the split they were chosen on.
+        finetuned: of each training on, utterances, seconds, epochs and rate.
+    """
+
+    name: str
+    made_by: str
+    commit: str
+    licence: str
+    sampling_rate: int
+    corpus: Mapping[str, Any]
+    runs: Sequence[Mapping[str, Any]]
+    vocabulary: Vocabulary
+    search: Mapping[str, float]
+    word_errors: Mapping[str, Mapping[str, Any]]
+    finetuned: Sequence[Mapping[str, Any]] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a plain mapping."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return a page of Markdown."""
+        c = self.corpus
+        lines = [
+            f"# {self.name}",
+            "",
+            f"A speech recogniser, packed by {self.made_by} (commit {self.commit}).",
+            "",
+            f"It hears audio at {self.sampling_rate:,} Hz and knows {self.vocabulary.words:,} words, by a grammar of "
+            f"order {self.vocabulary.grammar_order}.",
+            "",
+            f"Trained on {c['name']}: {c['hours']:g} hours, {c['utterances']:,.0f} utterances of {c['speakers']:,.0f} "
+            "speakers.",
+            *(f"Then on {one['seconds']:g} s of speech, {one['utterances']:,} utterances." for one in self.finetuned),
+            "",
+            f"Licence: {self.licence or 'none was stated; ask whoever made this model.'}",
+            "",
+            *self._errors(),
+            "",
+            "| run | weight | network | strategy | learners | epochs | commit |",
+            "|---|---|---|---|---|---|---|",
+            *(
+                f"| {r['name']} | {r['weight']:.3g} | {r['network']} | {r['strategy']} | {r['learners']} | "
+                f"{r['epochs']} | {r['commit']} |"
+                for r in self.runs
+            ),
+            "",
+            "It needs nothing but Roundelay:",
+            "",
+            "```",
+            "roundelay transcribe MODEL FILE...",
+            "roundelay evaluate MODEL --data CORPUS",
+            "```",
+            "",
+        ]
+        return "\n".join(lines)
+
+    def _errors(self) -> list[str]:
+        """Return the table of word errors."""
+        if not self.word_errors and self.finetuned:
+            return ["It was trained on since it was tested: its word errors are not known."]
+        if not self.word_errors:
+            return ["Its words are others than those it was tested with: its word errors are not known."]
+        return [
+            "| split | word errors | of words | WER | 95 % interval |",
+            "|---|---|---|---|---|",
+            *(_row(split, errors) for split, errors in self.word_errors.items()),
+            "",
+            "The settings of the search were chosen on dev, where the corpus has one.",
+        ]
+
+
+def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabulary, licence: str, name: str) -> Card:
+    """Return the card of runs with a corpus and word errors."""
+    total = sum(weight for *_, weight in runs)
+    return Card(
+        name,
+        f"roundelay {__version__}",
+        commit(),
+        licence or own.licence,
+        own.sampling_rate,
+        {"name": own.name, **numbers([u for u in own.splits[TRAIN] if not u.copied])},
+        [_run(exp, recipe.model.name, weight / total) for exp, recipe, weight in runs],
+        words,
+        {
+            "acoustic_scale": found.scale,
+            "word_cost": found.word_cost,
+            "beam": found.beam,
+            "max_active": found.max_active,
+            **({"blank_cost": found.blank_cost} if found.blank_cost else {}),
+        },
+        {split: errors_of(summary) for split, summary in found.word_errors.items()},
+    )
+
+
+def errors_of(summary: Summary) -> dict[str, Any]:
+    """Return word errors of a split as a card has them."""
+    e, interval = summary.score.errors, summary.interval
+    return {
+        "wer": e.wer,
+        "errors": e.total,
+        "words": e.ref,
+        "insertions": e.ins,
+        "deletions": e.del_,
+        "substitutions": e.sub,
+        "utterances": len(summary.score.utterances),
+        "interval": None if interval is None else [interval.low, interval.high],
+    }
+
+
+def _run(exp: Path, network: str, weight: float) -> dict[str, Any]:
+    told: dict[str, Any] = {"name": exp.resolve().name, "weight": weight, "network": network}
+    results = Results.read(exp) if (exp / Results.FILE).is_file() else None
+    return told | {
+        "strategy": results.label if results else "unknown",
+        "learners": results.learners if results else 0,
+        "epochs": results.epochs if results else 0,
+        "parameters": results.parameters if results else 0,
+        "commit": results.commit if results else "unknown",
+    }
+
+
+def _row(split: str, errors: Mapping[str, Any]) -> str:
+    interval = "" if errors["interval"] is None else f"{errors['interval'][0]:.1f} to {errors['interval'][1]:.1f}"
+    return f"| {split} | {errors['errors']} | {errors['words']} | {errors['wer']:.2f} % | {interval} |"

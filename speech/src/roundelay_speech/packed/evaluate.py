@@ -1,0 +1,214 @@
+"""Speech recognised by a packed model with its own words, grammar and settings, and scored where its words are known.
+
+OUT/SPLIT/   as `roundelay decode` writes it: ref.trn, hyp.trn, groups.json, ref.stm, wer.txt, errors.txt, hyp.ctm; and
+             evaluation.json. Of utterances without transcripts hyp.trn and hyp.ctm alone
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.files import write_json
+from roundelay.core.progress import Progress
+from roundelay_speech.audio.reading import read_audio
+from roundelay_speech.corpus.cleaned import CleanedSplits, by_kind
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import LeftOut
+from roundelay_speech.lexicon.cleaning import Kind
+from roundelay_speech.lexicon.lexicon import NearWords
+from roundelay_speech.packed.card import errors_of
+from roundelay_speech.packed.hearing import PieceFeatures, Statistics
+from roundelay_speech.packed.model import Model, Transcript
+from roundelay_speech.packed.speech_data import SpeechData
+from roundelay_speech.packed.transcripts import in_words_of
+from roundelay_speech.prepared import has_words
+from roundelay_speech.scoring.alignment.groups import GENDERS, Group, by_gender, by_speaker
+from roundelay_speech.scoring.formats.ctm import write_ctm
+from roundelay_speech.scoring.score import Score, score
+from roundelay_speech.scoring.summary import (
+    Summary,
+    group_of_utterance,
+    place_of,
+    summarise,
+    summarise_subsets,
+    write_score,
+    write_words,
+)
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """Options of `roundelay evaluate`.
+
+    Attributes:
+        out: where results go; None: nowhere.
+        workers: processes; 0: one a core.
+        ignore_case: whether words that differ by upper and lower case alone are the same.
+        times: whether to give words times and confidences, which takes as long as the search again.
+        clean_transcripts: whether transcripts are written in the model's words, in their case, without punctuation and
+            marks of noises; None: as those of the model's own corpus were.
+    """
+
+    out: Path | None = None
+    workers: int = 0
+    ignore_case: bool = False
+    times: bool = True
+    clean_transcripts: bool | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One split.
+
+    Attributes:
+        summary: of the score; None where no utterance has a transcript.
+        groups: summaries of subsets, women and men, where there are several.
+        speakers: score of each.
+        unknown: reference words that the model does not know.
+        other_case: those of them that it knows in another case.
+        punctuated: those of them that it knows without punctuation at their ends, in whatever case.
+        unknown_words: how often each of them is said, the most frequent first.
+        changes: what was changed in transcripts, by kind.
+        left_out: utterances whose transcripts cannot be scored, with reasons.
+    """
+
+    split: str
+    utterances: int
+    summary: Summary | None
+    groups: Mapping[str, Summary]
+    speakers: Mapping[str, Score]
+    unknown: int
+    other_case: int
+    punctuated: int = 0
+    unknown_words: Mapping[str, int] = field(default_factory=dict)
+    changes: Mapping[Kind, int] = field(default_factory=dict)
+    left_out: Sequence[LeftOut] = ()
+
+
+def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:
+    """Recognise all splits and score those with words. Speakers are normalised as `roundelay prepare` does: by all
+    their speech in the corpus, however little it is.
+
+    Raises:
+        UserError: audio that cannot be used; some utterances of a split have words, and others not.
+    """
+    changed: Mapping[str, CleanedSplits] = {}
+    if model.packed.cleaned if options.clean_transcripts is None else options.clean_transcripts:
+        data, changed = in_words_of(model, data)
+    for split, utterances in data.splits.items():
+        said = has_words(split, utterances)
+        progress.start(f"recognising {split}", len(utterances))
+        found = _recognised(model, data, utterances, options, progress)
+        progress.finish()
+        if not said:
+            if options.out is not None:
+                _write_words(options.out / split, found, utterances)
+            yield Evaluated(split, len(utterances), None, {}, {}, 0, 0)
+            continue
+        yield _scored(model, (split, utterances), found, options, changed.get(split))
+
+
+def _recognised(
+    model: Model, data: SpeechData, utterances: Sequence[Utterance], options: Evaluating, progress: Progress
+) -> dict[str, Transcript]:
+    """Return transcripts by utterance, in the order given."""
+    speakers: dict[str, list[Utterance]] = {}
+    for utterance in utterances:
+        speakers.setdefault(utterance.speaker, []).append(utterance)
+    chosen = {u.id for u in utterances}
+    everybody = [u for some in data.splits.values() for u in some] + list(data.others)
+    further: dict[str, list[Utterance]] = {}
+    for utterance in everybody:
+        if utterance.id not in chosen and utterance.speaker in speakers:
+            further.setdefault(utterance.speaker, []).append(utterance)
+
+    def heard(utterance: Utterance) -> PieceFeatures:
+        return model.features(read_audio(utterance, data.folder, model.sample_rate))
+
+    def features() -> Iterator[tuple[str, list[PieceFeatures], Statistics]]:
+        for speaker, some in speakers.items():
+            mine = [heard(u) for u in some]
+            rest = [heard(u) for u in further.get(speaker, ())]
+            yield speaker, mine, model.statistics([*mine, *rest], exact=True)
+
+    done: dict[str, Transcript] = {}
+    for speaker, transcripts in model.recognise_features(
+        features(), options.workers, progress, times=options.times, believing=lambda _: "all"
+    ):
+        done |= dict(zip((u.id for u in speakers[speaker]), transcripts, strict=True))
+    return {u.id: done[u.id] for u in utterances}
+
+
+def _scored(
+    model: Model,
+    what: tuple[str, Sequence[Utterance]],
+    found: Mapping[str, Transcript],
+    options: Evaluating,
+    clean: CleanedSplits | None,
+) -> Evaluated:
+    split, utterances = what
+    said = {u.id: u.words for u in utterances}
+    heard = {name: list(transcript.words) for name, transcript in found.items()}
+    near = NearWords(model.lexicon)
+    if options.ignore_case:
+        folded = {word.casefold(): word for word in model.lexicon.words}
+        said = {name: [folded.get(word.casefold(), word) for word in words] for name, words in said.items()}
+        utterances = [replace(u, text=" ".join(said[u.id])) for u in utterances]
+    result = score(said, heard)
+    unknown = [word for words in said.values() for word in words if word not in model.lexicon]
+    folds = {word.casefold() for word in model.lexicon.words} if unknown else set()
+    summary, subsets = summarise(result), summarise_subsets(result, utterances)
+    speakers = by_speaker(result, {u.id: Group(u.speaker) for u in utterances})
+    evaluated = Evaluated(
+        split,
+        len(utterances),
+        summary,
+        {**subsets, **_by_gender(result, utterances)},
+        speakers,
+        len(unknown),
+        sum(word.casefold() in folds for word in unknown),
+        sum(word.casefold() not in folds and near.get(word) is not None for word in unknown),
+        dict(Counter(unknown).most_common()),
+        by_kind(clean.changes) if clean else {},
+        clean.left_out if clean else (),
+    )
+    if options.out is not None:
+        folder = options.out / split
+        write_score(folder, summary, subsets, utterances)
+        _write_times(folder, found, utterances)
+        write_json(folder / "evaluation.json", _told(model, evaluated))
+    return evaluated
+
+
+def _by_gender(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
+    """Return summaries of women and of men, where there are both."""
+    parts = by_gender(result, {u.id: group_of_utterance(u) for u in utterances})
+    return {name: summarise(part) for name, part in parts.items()} if set(GENDERS.values()) <= set(parts) else {}
+
+
+def _told(model: Model, evaluated: Evaluated) -> dict[str, Any]:
+    assert evaluated.summary is not None
+    return {
+        "model": model.card["name"],
+        "digest": model.digest,
+        "search": model.card["search"],
+        **errors_of(evaluated.summary),
+        "unknown_words": evaluated.unknown,
+        "cleaned": dict(evaluated.changes),
+        "left_out": [one.reason for one in evaluated.left_out],
+        "groups": {name: errors_of(part) for name, part in evaluated.groups.items()},
+        "speakers": {name: errors_of(Summary(part, None)) for name, part in evaluated.speakers.items()},
+    }
+
+
+def _write_words(folder: Path, found: Mapping[str, Transcript], utterances: Sequence[Utterance]) -> None:
+    write_words(folder, {u: t.words for u, t in found.items()}, utterances)
+    _write_times(folder, found, utterances)
+
+
+def _write_times(folder: Path, found: Mapping[str, Transcript], utterances: Sequence[Utterance]) -> None:
+    if any(transcript.timed for transcript in found.values()):
+        places = {u.id: place_of(u) for u in utterances}
+        write_ctm(folder / "hyp.ctm", {u: t.timed for u, t in found.items()}, places)

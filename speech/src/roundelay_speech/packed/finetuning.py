@@ -1,0 +1,318 @@
+"""A packed model trained on with a few minutes of somebody's speech: how they speak, and their words.
+
+The speech is labelled by the model itself (labelling), with its own tied states or units, so that labels fit its
+outputs. Each network is trained on for some epochs of small steps, all of its layers; front end, prior, grammar and
+settings of the search stay. The new folder appears whole or not at all.
+"""
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+
+from roundelay import __version__
+from roundelay.core.checksums import read_checked, write_checked
+from roundelay.core.errors import UserError
+from roundelay.core.files import atomic_write, read_json, write_json, write_text
+from roundelay.core.flat import load as load_flat
+from roundelay.core.progress import Progress
+from roundelay_speech.corpus.cleaned import CleanedSplits, by_kind, written_so
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.lexicon.cleaning import Change
+from roundelay_speech.lexicon.g2p import load_g2p
+from roundelay_speech.lexicon.lexicon import Pronunciation
+from roundelay_speech.packed.card import Card, Vocabulary
+from roundelay_speech.packed.folder import (
+    CARD,
+    G2P,
+    README,
+    REMEDY,
+    PackedModel,
+    checksum_below,
+    read_packed,
+    write_packed,
+)
+from roundelay_speech.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
+from roundelay_speech.packed.making import new_folder, refuse_existing
+from roundelay_speech.packed.model import Model, load_model
+from roundelay_speech.packed.rewording import Rewording, reword
+from roundelay_speech.packed.small_steps import SmallSteps, TrainedOn, train_on
+from roundelay_speech.packed.speech_data import SpeechData
+from roundelay_speech.packed.transcripts import in_words_of, known_words
+from roundelay_speech.trained import MODEL, MODEL_META, AcousticModel
+
+_MOST_NAMED = 8
+LEAST_SECONDS = 10.0
+"""Speech of which a network learns more than it forgets; with less nothing is done."""
+LITTLE_SECONDS = 60.0
+_MOST_DOUBTFUL = 8  # are named
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """Options of `roundelay finetune`.
+
+    Attributes:
+        out: the folder that is made.
+        words: a file of words to add, as `roundelay pack --words` takes it.
+        steps: how the networks are trained on.
+        confidence: of speech without transcripts, utterances are trained on whose words are this sure on average; None:
+            such speech is refused.
+    """
+
+    out: Path
+    words: Path | None = None
+    steps: SmallSteps = SmallSteps()
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.confidence is not None and not 0 <= self.confidence <= 1:
+            raise UserError(f"--confidence {self.confidence:g}: give a number from 0 to 1.")
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """Results of a training on.
+
+    Attributes:
+        utterances, seconds: of speech that was trained on.
+        before, after: mean loss of a frame, or of an utterance of models without an alignment, on that speech.
+        remarks: sentences on what was left out or guessed, for people.
+    """
+
+    utterances: int
+    seconds: float
+    before: float
+    after: float
+    card: Card
+    remarks: Sequence[str]
+
+
+def finetune(source: Path, data: SpeechData, options: Finetuning, progress: Progress) -> Finetuned:
+    """Train a packed model on with speech; `options.out` is whole or not there.
+
+    Raises:
+        UserError: not a packed model, or one that was damaged; the folder exists; words without pronunciation; too
+            little speech; speech and transcripts that do not belong together.
+    """
+    refuse_existing(options.out)
+    read_packed(source)
+    with tempfile.TemporaryDirectory() as scratch, new_folder(options.out) as folder:
+        if options.words is not None:
+            reword(source, Rewording(Path(scratch) / "own", options.words), progress)
+            source = Path(scratch) / "own"
+        model = load_model(source)
+        data, changed = in_words_of(model, data)
+        utterances = [u for some in data.splits.values() for u in some if not u.copied]
+        remarks = [*_rates(utterances, model.sample_rate), *_rewritten(changed)]
+        heard = HeardSpeech.of(model, data, utterances, progress)
+        if not any(u.words for u in utterances):
+            heard, said = _transcribed(model, heard, options.confidence, progress)
+            remarks.append(said)
+        if new := new_words(model, heard.utterances):
+            source, said = with_said_words(model, new, Path(scratch), progress)
+            remarks.append(said)
+            model = load_model(source)
+        labelled = label_speech(model, heard, known_words(model), progress)
+        seconds = _enough(labelled, heard)
+        remarks += _amiss(labelled, len(heard.utterances), seconds)
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+        trained = [
+            train_on(model, number, (heard, labelled), options.steps, progress) for number in range(len(model.hearings))
+        ]
+        for hearing, packed, one in zip(model.hearings, model.packed.networks, trained, strict=True):
+            write_network(folder / packed.folder, hearing.model, one)
+        card = _write_card(folder, model.packed, labelled, seconds, options)
+    return Finetuned(len(labelled.used), seconds, trained[0].before, trained[0].after, card, tuple(remarks))
+
+
+def _rewritten(changed: Mapping[str, CleanedSplits]) -> list[str]:
+    """Say what was changed in transcripts, and which utterances are not trained on because of theirs."""
+    changes = sum((Counter(clean.changes) for clean in changed.values()), Counter[Change]())
+    remarks = [written_so(by_kind(changes))] if changes else []
+    gone = [one.reason for clean in changed.values() for one in clean.left_out]
+    if gone:
+        remarks.append(f"{counted(len(gone), 'utterance')} left out for what is written of it:\n{listing(gone)}")
+    return remarks
+
+
+def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
+    """Return a remark on audio at a lower rate than the model's."""
+    lower = [u.sampling_rate for u in utterances if u.sampling_rate < rate]
+    if not lower:
+        return []
+    return [
+        f"{counted(len(lower), 'utterance')} at {min(lower):,} Hz brought up to {rate:,} Hz: nothing is in them above "
+        f"{min(lower) // 2:,} Hz, where the model hears"
+    ]
+
+
+def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress: Progress) -> tuple[HeardSpeech, str]:
+    """Return the utterances that the model is sure of, with the words that it finds in them; and a remark.
+
+    Raises:
+        UserError: it is sure of none, or never says how sure it is.
+    """
+    if least is None:
+        raise UserError(
+            "The speech has no transcripts. Write down what is said; or have the model learn its own words, which may "
+            "make it worse, with --confidence 0, or of those it is sure of with --confidence 0.9."
+        )
+    if not model.gives_times:
+        raise UserError(
+            f"{model.folder}: a model trained without an alignment does not say how sure it is of its words, so it "
+            "learns nothing from speech without transcripts. Write down what is said."
+        )
+    progress.start("transcribing", len(heard.utterances))
+    kept: list[tuple[int, str]] = []
+    for place, (utterance, features) in enumerate(zip(heard.utterances, heard.features, strict=True)):
+        found = model.of_features(features, heard.statistics[utterance.speaker], believing="all")
+        sure = sum(word.confidence or 0.0 for word in found.timed) / max(1, len(found.timed))
+        if found.words and found.complete and sure >= least:
+            kept.append((place, found.text))
+        progress.advance()
+    progress.finish()
+    if not kept:
+        raise UserError(
+            f"The speech has no transcripts, and the model is less than {100 * least:g} % sure of its words in all "
+            f"{len(heard.utterances)} utterances. Write down what is said, or give a lower --confidence."
+        )
+    some = HeardSpeech(
+        tuple(replace(heard.utterances[place], text=text) for place, text in kept),
+        tuple(heard.features[place] for place, _ in kept),
+        heard.statistics,
+    )
+    return some, (
+        f"no transcripts: the model's own words in {len(kept)} of {counted(len(heard.utterances), 'utterance')}, of "
+        f"which it is {100 * least:g} % sure, are taken for what was said"
+    )
+
+
+def _enough(labelled: LabelledSpeech, heard: HeardSpeech) -> float:
+    """Return seconds of speech that is trained on.
+
+    Raises:
+        UserError: too little of it, or speech and transcripts do not belong together.
+    """
+    used = set(labelled.used)
+    seconds = sum(u.duration for u in heard.utterances if u.id in used)
+    if 2 * len(labelled.left_out) > len(heard.utterances):
+        raise UserError(
+            f"{len(labelled.left_out)} of {counted(len(heard.utterances), 'utterance')} cannot be used. Do transcripts "
+            f"and audio belong together?\n{listing([one.reason for one in labelled.left_out])}"
+        )
+    if not labelled.fits:
+        raise UserError(
+            "About half of all utterances fit words of others better than their own. Do transcripts and audio belong "
+            "together? If they do, the model understands too little of this speech to learn from it."
+        )
+    if seconds < LEAST_SECONDS:
+        raise UserError(
+            f"{seconds:.1f} s of speech are too little to train on: {LEAST_SECONDS:g} s are the least, and a few "
+            "minutes help more."
+        )
+    return seconds
+
+
+def _amiss(labelled: LabelledSpeech, of: int, seconds: float) -> list[str]:
+    """Return remarks on utterances left out, and on little speech."""
+    found = [f"{seconds:.0f} s of speech are little; a few minutes help more"] if seconds < LITTLE_SECONDS else []
+    if labelled.doubtful:
+        more = " ..." if len(labelled.doubtful) > _MOST_DOUBTFUL else ""
+        found.append(
+            f"{len(labelled.doubtful)} of {counted(of, 'utterance')} fit words of others about as well as their own. "
+            f"Are these what is said? {', '.join(labelled.doubtful[:_MOST_DOUBTFUL])}{more}"
+        )
+    if labelled.left_out:
+        reasons = listing([one.reason for one in labelled.left_out])
+        found.append(f"{len(labelled.left_out)} of {counted(of, 'utterance')} left out:\n{reasons}")
+    return found
+
+
+def write_network(folder: Path, model: AcousticModel, trained: TrainedOn) -> None:
+    """Write the network of a packed model with other parameters, the rest as it was."""
+    load_flat(model.module, trained.parameters)
+    tensors = {name: value.detach().clone().contiguous() for name, value in model.module.state_dict().items()}
+    tensors["prior"] = torch.from_numpy(model.prior)
+    told = read_checked(folder / MODEL_META, REMEDY)
+    with atomic_write(folder / MODEL) as file:
+        file.write(save(tensors))
+    write_checked(folder / MODEL_META, told, [MODEL])
+
+
+def _write_card(
+    folder: Path, packed: PackedModel, labelled: LabelledSpeech, seconds: float, options: Finetuning
+) -> Card:
+    """Write card and packed.json: the word errors of the model it was are not those of this one."""
+    told = read_json(folder / CARD)
+    done = {
+        "utterances": len(labelled.used),
+        "seconds": round(seconds, 1),
+        "epochs": options.steps.epochs,
+        "learning_rate": options.steps.learning_rate,
+        "made_by": f"roundelay {__version__}",
+    }
+    finetuned = [*told.get("finetuned", ()), done]
+    words = Vocabulary(**told["vocabulary"])
+    changed = {"name": options.out.name, "vocabulary": words, "word_errors": {}, "finetuned": finetuned}
+    card = Card(**{**told, **changed})
+    write_json(folder / CARD, card.to_json())
+    write_text(folder / README, card.to_text())
+    below: dict[str, str] = {}
+    for network in packed.networks:
+        below |= checksum_below(folder, network.folder)
+    write_packed(folder, replace(packed, below=below))
+    return card
+
+
+def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:
+    """Return words of the transcripts that the model cannot recognise."""
+    return sorted({word for u in utterances for word in u.words if word not in model.lexicon})
+
+
+def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: Progress) -> tuple[Path, str]:
+    """Return the folder of the model with words of transcripts that it does not recognise, and a remark that names
+    them.
+
+    Raises:
+        UserError: the pronunciation of one is unknown; names all.
+    """
+    listed, out = scratch / "said.txt", scratch / "said"
+    guesses = {} if model.columns.spelled(new) is not None else _guesses(model, new)
+    write_text(listed, "".join(f"{word}\n" for word in new))
+    reword(model.folder, Rewording(out, listed), progress)
+    told = [f"{word} ({' '.join(guesses[word])}, guessed)" if word in guesses else word for word in new]
+    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    words = f"{counted(len(new), 'word')} of the transcripts added to those that are recognised"
+    return out, f"{words}: {', '.join(told[:_MOST_NAMED])}{more}"
+
+
+def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:
+    """Return guessed pronunciations of the words that no dictionary has.
+
+    Raises:
+        UserError: some cannot be guessed; names all.
+    """
+    known = known_words(model)
+    guesser = load_g2p(model.folder / G2P) if (model.folder / G2P).is_file() else None
+    found, lacking = dict[str, Pronunciation](), list[str]()
+    for word in words:
+        if word in known:
+            continue
+        if guesser is not None and (guess := guesser.pronounce(word)):
+            found[word] = guess[0].phones
+        else:
+            lacking.append(word)
+    if lacking:
+        raise UserError(
+            f"{counted(len(lacking), 'word')} of the transcripts without pronunciation, and none can be guessed. Write "
+            "them into a file, a line each with their phones behind them (--words FILE), or mend the transcripts:\n"
+            f"{listing(lacking)}"
+        )
+    return found

@@ -1,0 +1,89 @@
+"""Scores of an utterance that is still being said, by all networks of a packed model: each frame is evaluated once.
+
+Legend: N samples, B rows of scores, S columns.
+"""
+
+from dataclasses import replace
+from typing import final
+
+import numpy as np
+import torch
+
+from roundelay_speech.models.frames import scaled
+from roundelay_speech.models.streamed import Streamed
+from roundelay_speech.packed.hearing import Float32, Statistics
+from roundelay_speech.packed.model import Model
+
+
+@final
+class GrowingScores:
+    """Log-likelihoods of one utterance, as its samples come: those of `Model.scores`, to rounding.
+
+    Args:
+        model: a packed model.
+        known: statistics of the speaker.
+
+    Raises:
+        ValueError: a network needs the whole utterance (`whole_only` names it).
+    """
+
+    def __init__(self, model: Model, known: Statistics) -> None:
+        self._model, self._shift = model, round(model.frame_seconds * model.sample_rate)
+        self._networks: list[Streamed] = []
+        for hearing, (mean, std) in zip(model.hearings, known.of_network, strict=True):
+            streamed = hearing.model.module.streamed(torch.from_numpy(mean), torch.from_numpy(std))
+            if streamed is None:
+                raise ValueError(f"{_name_of(hearing.model.module)} needs the whole utterance")
+            self._networks.append(streamed)
+        self._held = np.zeros(0, np.float32)  # samples from the first frame on that is not whole
+        self._ready = [np.zeros((0, hearing.model.module.columns), np.float32) for hearing in model.hearings]
+
+    @property
+    def delay(self) -> float:
+        """Seconds of audio that must have come, from its beginning on, before a sound is in the scores, at most."""
+        config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
+        overlap = config.frame_length(rate) - self._shift
+        return (max(network.delay for network in self._networks) * self._shift + overlap) / rate
+
+    def push(self, samples: Float32) -> Float32:
+        """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
+        self._held = np.concatenate([self._held, samples])
+        features = self._model.features(self._held)
+        self._held = self._held[len(features) * self._shift :]
+        for number, hearing in enumerate(self._model.hearings):
+            scores = self._networks[number].push(torch.from_numpy(features.of_network[number]))
+            part = scaled(scores, hearing.model.prior)
+            if len(self._networks) > 1:
+                part *= hearing.weight
+            self._ready[number] = np.concatenate([self._ready[number], part])
+        rows = min(map(len, self._ready))
+        found: Float32 = np.sum([some[:rows] for some in self._ready], axis=0, dtype=np.float32)
+        self._ready = [some[rows:] for some in self._ready]
+        return found
+
+
+def in_chunks(model: Model, frames: int) -> Model:
+    """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
+
+    Raises:
+        UserError: a network was not trained for that.
+    """
+    hearings = []
+    for hearing in model.hearings:
+        network = replace(hearing.model, module=hearing.model.module.in_chunks(frames))
+        hearings.append(replace(hearing, model=network))
+    return replace(model, hearings=tuple(hearings))
+
+
+def whole_only(model: Model) -> list[str]:
+    """Return networks of a model that need the whole utterance, each kind once."""
+    needed = []
+    for hearing in model.hearings:
+        mean, std = (torch.from_numpy(some) for some in hearing.usual)
+        if hearing.model.module.streamed(mean, std) is None:
+            needed.append(_name_of(hearing.model.module))
+    return sorted(set(needed))
+
+
+def _name_of(network: torch.nn.Module) -> str:
+    return type(network).__name__.lower()

@@ -1,0 +1,517 @@
+"""A packed model in memory: words of samples.
+
+    model = load_model(Path("MODEL"))
+    model.recognise(samples).text
+    model.transcribe("talk.mp3").text
+
+Legend: N samples, T frames (rows of scores, of which a model with subsampling has fewer), S columns: tied states, or
+units and a blank, or states of phones.
+"""
+
+import unicodedata
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, final
+
+import numpy as np
+import numpy.typing as npt
+
+import roundelay
+from roundelay.core.checksums import file_checksum
+from roundelay.core.cores import cores
+from roundelay.core.errors import UserError
+from roundelay.core.files import read_json
+from roundelay.core.folders import PACKED
+from roundelay.core.progress import Progress, Silent
+from roundelay_speech.data.processes import start_workers
+from roundelay_speech.decode.confidence import Pronouncing, aligned_words
+from roundelay_speech.decode.evidence import Evidence, FoundWord, cepstra, measured, too_long
+from roundelay_speech.decode.graphs.base import Columns
+from roundelay_speech.decode.graphs.chain import StatesOfPhones
+from roundelay_speech.decode.graphs.ctc import UnitsAndBlank
+from roundelay_speech.decode.graphs.graph import WORDS_FILE, Graph, load_graph
+from roundelay_speech.decode.graphs.hmm import TiedStates
+from roundelay_speech.decode.graphs.making import LEXICON_FILE
+from roundelay_speech.decode.graphs.transducers import BACKOFF
+from roundelay_speech.decode.lm.given import load_model as load_language_model
+from roundelay_speech.decode.lm.ngram import BEGIN, END
+from roundelay_speech.decode.parallel import Decoders, decoder_here
+from roundelay_speech.decode.rescore import rescorer_of
+from roundelay_speech.hmm.alignment import TREE
+from roundelay_speech.hmm.tree import DecisionTree
+from roundelay_speech.lexicon.lexicon import Lexicon, read_lexicon
+from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
+from roundelay_speech.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.trained import load_model as load_network
+from roundelay_speech.units.base import BLANK, UnitSet
+from roundelay_speech.units.states import FURTHER
+
+Float64 = npt.NDArray[np.float64]
+_JOB_FRAMES = 3000  # handed to a worker at once
+_TURNS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # classes of Unicode's bidirectional algorithm
+_ONLY = "speech"  # name of an utterance that has none
+
+
+if TYPE_CHECKING:
+    from roundelay_speech.transcription.transcribing import Finished
+
+
+@final
+@dataclass(frozen=True)
+class Transcript:
+    """Words of a piece of audio.
+
+    Attributes:
+        timed: the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty
+            where they were not asked for, or the model gives none.
+        complete: whether they are a whole sentence of the grammar; if not, the piece ends inside one.
+    """
+
+    words: tuple[str, ...] = ()
+    timed: tuple[TimedWord, ...] = ()
+    complete: bool = True
+
+    @property
+    def text(self) -> str:
+        """The words with blanks between them."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """Words that a search found in a piece.
+
+    Attributes:
+        places: where each of them was found; empty, if there is too little sound for all of them.
+        measures: (words, 4) what speaks for each, see `MEASURES`; None where the model does not say.
+    """
+
+    transcript: Transcript
+    places: Sequence[FoundWord]
+    measures: Float64 | None
+
+
+Believing = Literal["said", "lasting", "all"]
+"""Words of a search that are taken for said: those that evidence speaks for, with confidences made true
+(speech/decode/evidence.py); those that do not last impossibly long; all, as `roundelay decode` has them."""
+
+
+Recording = tuple[str, Sequence[Float32]]
+"""A name, and pieces of one speaker's speech: samples (N,) each."""
+
+
+def _said(name: str) -> Believing:
+    del name
+    return "said"
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Model:
+    """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes.
+
+    Attributes:
+        folder: that it was loaded from.
+        packed: what its packed.json says.
+        hearings: its networks.
+        card: corpus, runs, word errors and licence, as card.json has them.
+        evidence: what it knows of words that were said; None where an earlier version packed it.
+    """
+
+    folder: Path
+    packed: PackedModel
+    hearings: tuple[Hearing, ...]
+    graph: Graph
+    card: Mapping[str, Any]
+    evidence: Evidence | None = None
+
+    def __repr__(self) -> str:
+        corpus, words = self.card.get("corpus", {}), self.card.get("vocabulary", {}).get("words", 0)
+        networks = " and ".join(str(run["network"]) for run in self.card.get("runs", ())) or "a network"
+        rates = [f"{split} {one['wer']:.2f} % words wrong" for split, one in self.card.get("word_errors", {}).items()]
+        return (
+            f"<model {self.folder}: {words:,} words, audio at {self.sample_rate:,} Hz\n"
+            f" {networks}, trained on {corpus.get('name', 'speech')}, {corpus.get('hours', 0.0):.3g} hours\n"
+            f" {', '.join(rates) or 'no word errors counted'}>"
+        )
+
+    def transcribe(self, recording: Path | str) -> "Finished":
+        """Recognise one recording of any kind and length; `text` of what is returned has its words.
+
+        `roundelay.transcribe` takes several, and options.
+
+        Raises:
+            UserError: there is no such file, or no audio in it that can be used.
+        """
+        found = roundelay.transcribe(self, recording)
+        if len(found) != 1:
+            raise UserError(f"{recording}: {len(found)} recordings; `roundelay.transcribe` takes several.")
+        if found[0].problem:
+            raise UserError(found[0].problem)
+        return found[0]
+
+    @property
+    def sample_rate(self) -> int:
+        """Sampling rate of the samples that it hears, in Hz."""
+        return self.packed.sampling_rate
+
+    @property
+    def frame_seconds(self) -> float:
+        """Time from one frame of features to the next."""
+        config = self.hearings[0].features.frames
+        return config.frame_shift(self.sample_rate) / self.sample_rate
+
+    @property
+    def usual(self) -> Statistics:
+        """Statistics of the average training speaker, before anything is known of who speaks."""
+        return Statistics(tuple(hearing.usual for hearing in self.hearings))
+
+    @property
+    def caveats(self) -> list[str]:
+        """Sentences on what it does not do as models of this version do."""
+        if self.evidence is not None:
+            return []
+        return [
+            "the model was packed by a version that did not learn to tell words from noise, and noise that comes and "
+            "goes may become words. Pack its run again"
+        ]
+
+    @cached_property
+    def digest(self) -> str:
+        """Checksum of packed.json, and so of everything in the folder: equal for equal models only."""
+        return file_checksum(self.folder / PACKED)
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The words that can be recognised."""
+        return read_lexicon(self.folder / LEXICON_FILE, self.columns.phones[0])
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The columns of its scores."""
+        return packed_columns(self.folder, self.packed, self.hearings[0].model.units)
+
+    @cached_property
+    def _quiet(self) -> list[int]:
+        """Columns without speech, where they are units: the blank, or those of silence."""
+        units, silence = self.hearings[0].model.units, self.columns.phones[0]
+        assert units is not None
+        return [n for n, name in enumerate(units.columns) if name in (BLANK, silence, silence + FURTHER)]
+
+    @property
+    def gives_times(self) -> bool:
+        """True if it says when words begin and end; models of units and a blank do not."""
+        return self.hearings[0].model.units is None
+
+    @cached_property
+    def pronouncing(self) -> Pronouncing | None:
+        """Everything needed to find the times of words; None where the model gives none."""
+        if not isinstance(self.columns, TiedStates):
+            return None
+        tying, probability = self.columns.tying, self.packed.search.silence_probability
+        known = self.lexicon.pronunciations.keys() | {BACKOFF, BEGIN, END}
+        if missing := [word for word in self.graph.words[1:] if word not in known]:
+            raise UserError(f"{self.folder / LEXICON_FILE}: lacks {missing[0]!r}, which the graph has. {REMEDY}")
+        if tying.num_pdfs != (columns := self.graph.num_pdfs):
+            raise UserError(
+                f"{self.folder / TREE}: has {tying.num_pdfs} tied states, and the graph {columns} columns. {REMEDY}"
+            )
+        return Pronouncing(self.lexicon.in_phones(tying.phones), tying, probability, self.frame_seconds)
+
+    @cached_property
+    def _decoder(self) -> Decoders:
+        rescorer = None
+        if self.packed.rescored:
+            rescorer = rescorer_of(self.folder, load_language_model(self.folder / RESCORE))
+        return decoder_here(self.graph, self.pronouncing, rescorer)
+
+    # One step after the other ---------------------------------------------------------------------------------------
+
+    def features(self, samples: Float32) -> PieceFeatures:
+        """Return features of samples (N,), the same as `roundelay prepare` computes.
+
+        Raises:
+            UserError: not float32 of one channel, or NaN or infinity among them.
+        """
+        samples = checked(samples)
+        found: list[Float32] = []
+        for number, hearing in enumerate(self.hearings):
+            same = [i for i in range(number) if self.hearings[i].features == hearing.features]
+            found.append(found[same[0]] if same else hearing.filterbanks(samples, self.sample_rate))
+        return PieceFeatures(tuple(found))
+
+    def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
+        """Return statistics of the one speaker of all these pieces.
+
+        From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
+        up by the average training speaker, unless they are to be `exact`.
+        """
+        return Statistics(
+            tuple(
+                hearing.statistics([piece.of_network[number] for piece in pieces], exact)
+                for number, hearing in enumerate(self.hearings)
+            )
+        )
+
+    def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
+        """Return (T, S) log-likelihoods, unscaled: the weighted mean of what the networks say."""
+        total: Float32 | None = None
+        for hearing, matrix, known in zip(self.hearings, features.of_network, statistics.of_network, strict=True):
+            part = hearing.scores(matrix, known, self.sample_rate)
+            if len(self.hearings) > 1:
+                part *= hearing.weight
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def words(self, scores: Float32, *, times: bool = True) -> Transcript:
+        """Return the words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
+        return self._searched(scores, times)[0] if len(scores) else Transcript()
+
+    def _searched(self, scores: Float32, times: bool) -> tuple[Transcript, Sequence[int]]:
+        """Return the words; and the column of each frame on their path, where there is one path."""
+        times = times and self.gives_times
+        batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times))
+        found = batch.hypotheses[_ONLY]
+        timed = batch.details[_ONLY].timed if times else ()
+        return Transcript(found.words, timed, found.reached_final), found.pdfs
+
+    def examined(self, features: PieceFeatures, statistics: Statistics, *, times: bool = True) -> Examined:
+        """Return the words that the search finds in a piece, and what speaks for each of them."""
+        scores = self.scores(features, statistics)
+        transcript, path = self._searched(scores, times)
+        places = self._places(transcript.words, path, scores) if transcript.words else ()
+        return Examined(transcript, places, self._measures(places, scores, features) if places else None)
+
+    def _places(self, words: Sequence[str], path: Sequence[int], scores: Float32) -> Sequence[FoundWord]:
+        """Find the place of each word; none, if there is too little sound for all of them."""
+        if self.pronouncing is not None:
+            how, scaled = self.pronouncing, np.float32(self.packed.search.scale) * scores
+            found = aligned_words(words, scaled, how.lexicon, how.tying, how.silence_probability)
+            return [FoundWord(np.arange(one.first, one.end), one.pdfs, one.phones) for one in found or ()]
+        rows = np.flatnonzero(~np.isin(path, self._quiet))
+        return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
+
+    def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
+        """Return (words, 4) of `MEASURES`; None where the model does not know what they mean."""
+        if (evidence := self.evidence) is None:
+            return None
+        heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
+        posteriors = scores + np.sum([one.weight * one.model.prior for one in self.hearings], axis=0, dtype=np.float32)
+        posteriors -= posteriors.max(1, keepdims=True)
+        posteriors -= np.log(np.exp(posteriors).sum(1, keepdims=True))
+        frames = cepstra(heard.telephone(features.of_network[0], self.sample_rate))
+        likeness = evidence.likenesses(frames)
+        by_row = likeness[np.minimum(every * np.arange(len(scores)), len(likeness) - 1)]
+        return measured(words, posteriors, by_row, self.frame_seconds * every)
+
+    # All at once ----------------------------------------------------------------------------------------------------
+
+    def recognise(self, samples: Float32, *, times: bool = True) -> Transcript:
+        """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
+        are shorter than a frame.
+
+        Raises:
+            UserError: not such samples.
+        """
+        return self.recognise_pieces([samples], times=times)[0]
+
+    def recognise_pieces(
+        self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False
+    ) -> list[Transcript]:
+        """Return the words of pieces that one speaker said: their features are normalised together (see
+        `statistics`)."""
+        features = [self.features(piece) for piece in pieces]
+        known = self.statistics(features, exact=exact)
+        return [self.of_features(one, known, times=times) for one in features]
+
+    def of_features(
+        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, believing: Believing = "said"
+    ) -> Transcript:
+        """Return the words of a piece."""
+        if not len(features):
+            return Transcript()
+        if believing == "all":
+            return self.words(self.scores(features, statistics), times=times)
+        return self._believed(self.examined(features, statistics, times=times), believing)
+
+    def _believed(self, found: Examined, believing: Believing) -> Transcript:
+        words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
+        longest = {} if evidence is None else evidence.longest
+        seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
+        kept = [n for n, place in enumerate(found.places) if not too_long(place, longest, seconds)]
+        if evidence is not None and found.measures is not None:
+            if believing == "said":
+                believed = evidence.believed(found.measures)
+                kept = [n for n in kept if believed[n]]
+            timed = evidence.made_true(timed, found.measures)
+        return replace(
+            found.transcript, words=tuple(words[n] for n in kept), timed=tuple(timed[n] for n in kept if timed)
+        )
+
+    def recognise_many(
+        self,
+        recordings: Iterable[Recording],
+        workers: int = 0,
+        progress: Progress | None = None,
+        *,
+        times: bool = True,
+        exact: bool = False,
+        narrow: Container[str] = (),
+    ) -> Iterator[tuple[str, list[Transcript]]]:
+        """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
+
+        Args:
+            recordings: may be a generator; it is read only as fast as the workers recognise.
+            workers: processes, each of which loads the model; 0: one a core; 1: none but this one.
+            progress: advanced by every piece.
+            times: give words times and confidences, which takes as long as the search again.
+            exact: see `statistics`.
+            narrow: names of recordings that lack what the model hears: evidence that words were said is none there.
+
+        Raises:
+            UserError: samples that cannot be heard (names the recording); a worker was killed.
+        """
+        heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
+        yield from self.recognise_features(
+            heard, workers, progress, times=times, believing=lambda name: "lasting" if name in narrow else "said"
+        )
+
+    def recognise_features(
+        self,
+        recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
+        workers: int = 0,
+        progress: Progress | None = None,
+        *,
+        times: bool = True,
+        believing: Callable[[str], Believing] = _said,
+    ) -> Iterator[tuple[str, list[Transcript]]]:
+        """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
+        known."""
+        progress = progress or Silent()
+        if (workers or cores()) == 1:
+            for name, features, known in recordings:
+                transcripts = []
+                for one in features:
+                    transcripts.append(self.of_features(one, known, times=times, believing=believing(name)))
+                    progress.advance()
+                yield name, transcripts
+            return
+        waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
+        done: list[Transcript] = []
+        with start_workers(workers or cores(), _begin, self.folder) as running:
+            for some in running.in_order(_work, _jobs(recordings, waiting, times, believing)):
+                done += some
+                progress.advance(len(some))
+                yield from _whole(waiting, done)
+        yield from _whole(waiting, done)
+
+    def _known(self, name: str, pieces: Sequence[Float32], exact: bool) -> tuple[list[PieceFeatures], Statistics]:
+        try:
+            features = [self.features(piece) for piece in pieces]
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
+        return features, self.statistics(features, exact=exact)
+
+
+def load_model(folder: Path | str) -> Model:
+    """Return the packed model in a folder.
+
+    Raises:
+        UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
+    """
+    folder = Path(folder)
+    packed = read_packed(folder)
+    try:
+        hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)
+        graph = load_graph(folder)
+        model = Model(folder, packed, hearings, graph, read_json(folder / CARD), read_evidence(folder))
+        _check(model)
+    except UserError as error:
+        raise UserError(f"{folder}: {error} {REMEDY}") from None
+    return model
+
+
+def _check(model: Model) -> None:
+    """Hold the parts of a model to each other: each may be whole, and of another model.
+
+    Raises:
+        UserError: they do not fit, or a word has characters that a terminal would obey.
+    """
+    for number, word in enumerate(model.graph.words, 1):
+        if not word.isprintable() and any(_acts(character) for character in word):
+            raise UserError(f"{WORDS_FILE}:{number}: {word!r} has control characters.")
+    columns = model.graph.num_pdfs
+    for hearing, network in zip(model.hearings, model.packed.networks, strict=True):
+        if hearing.model.prior.shape != (columns,) or np.isnan(hearing.model.prior).any():
+            raise UserError(f"{network.folder}: its scores are not those of the graph, which has {columns} columns.")
+        width = sum(part.width for part in hearing.parts)
+        if not len(hearing.usual[0]) == len(hearing.usual[1]) == width:
+            raise UserError(f"{network.folder}: its network has {width} features, and {PACKED} means of others.")
+    if not isinstance(model.card, dict):
+        raise UserError(f"{CARD}: not an object of JSON.")
+
+
+def _acts(character: str) -> bool:
+    """Return True for control characters, and for those that turn the direction of writing."""
+    return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in _TURNS
+
+
+_Job = tuple[list[PieceFeatures], Statistics, bool, Believing]  # whether with times, and what is believed
+
+
+_HERE: dict[str, Model] = {}  # of a worker process
+
+
+def _begin(folder: Path) -> None:
+    _HERE["model"] = load_model(folder)
+
+
+def _work(job: _Job) -> list[Transcript]:
+    features, known, times, believing = job
+    return [_HERE["model"].of_features(one, known, times=times, believing=believing) for one in features]
+
+
+def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[tuple[str, list[Transcript]]]:
+    """Yield recordings all of whose pieces are done, and take them off both."""
+    while waiting and waiting[0][1] <= len(done):
+        name, count = waiting.popleft()
+        found, done[:count] = done[:count], []
+        yield name, found
+
+
+def _jobs(
+    recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
+    waiting: deque[tuple[str, int]],
+    times: bool,
+    believing: Callable[[str], Believing],
+) -> Iterator[_Job]:
+    """Yield the pieces of all recordings, some at once; names of recordings and their numbers of pieces go to
+    `waiting`."""
+    for name, features, known in recordings:
+        waiting.append((name, len(features)))
+        job: list[PieceFeatures] = []
+        for one in features:
+            job.append(one)
+            if sum(map(len, job)) >= _JOB_FRAMES:
+                yield job, known, times, believing(name)
+                job = []
+        if job:
+            yield job, known, times, believing(name)
+
+
+def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:
+    """Return the columns.
+
+    Args:
+        units: of the networks; None: they give tied states, which the folder says.
+    """
+    if units is None:
+        return TiedStates(DecisionTree.from_json(read_json(folder / TREE)).tying())
+    if units.hmm is not None:
+        return StatesOfPhones(units)
+    return UnitsAndBlank(units.columns, BLANK, packed.silence, pieces=units, blank_cost=packed.search.blank_cost)

@@ -1,0 +1,176 @@
+"""Options of recipes and their types, known without loading torch or any model.
+
+`options/known.json` is taken from the dataclasses that the options are (`python -m roundelay_speech.recipes.describe`
+writes it, and a test holds it to them); `options/explained.yaml` says in plain words what each option is.
+`roundelay.options.known` reads them, and says why.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.configure import build, override, read_yaml
+from roundelay.core.errors import UserError
+from roundelay.core.strategy_text import did_you_mean
+from roundelay.options.known import KnownOptions, Option, check_strategy
+
+ONE_OF_TWO = (("training", "minibatch", "minibatch_per_learner"), ("init", "model", "first"))
+"""Sections, and two options of each of which a recipe has one."""
+RECIPE_OPTIONS = KnownOptions("roundelay_speech.recipes")
+"""Options of recipes."""
+_RECIPE = "roundelay_speech.recipes.recipe.Recipe"
+
+
+def known_recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return sorted(
+        p.name.removesuffix(".yaml") for p in resources.files(__package__).iterdir() if p.name.endswith(".yaml")
+    )
+
+
+def about_recipe(name: str) -> str:
+    """The first paragraph of the comment at the top of a packaged recipe, on one line."""
+    text = (resources.files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            break
+        lines.append(line.lstrip("# "))
+    return " ".join(lines)
+
+
+def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
+
+    A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and says what differs.
+
+    Raises:
+        UserError: no such recipe, not YAML, or an override that is none.
+    """
+    mapping = _with_base(_file_of(source), ())
+    apply_overrides(mapping, overrides)
+    return mapping
+
+
+def _file_of(source: str, beside: Path = Path()) -> Path:
+    path = beside / source
+    if not path.is_file():
+        names = known_recipes()
+        if source not in names:
+            near = did_you_mean(source, names)
+            choices = "the name of one (`roundelay list recipes`)" if near else f"one of {', '.join(names)}"
+            raise UserError(f"no recipe {source!r}.{near} Give a YAML file, or {choices}.")
+        path = Path(str(resources.files(__package__) / f"{source}.yaml"))
+    return path
+
+
+def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
+    mapping = read_yaml(path)
+    other = mapping.pop("base", None)
+    if other is None:
+        return mapping
+    if not isinstance(other, str) or path in begun:
+        raise UserError(
+            f"{path}: base is {other!r}: give the name or file of another recipe, which does not need this one."
+        )
+    made = _merged(_with_base(_file_of(other, path.parent), (*begun, path)), mapping)
+    for name, *two in ONE_OF_TWO:
+        _leave_one_of_two(made.get(name), two, mapping.get(name) or ())
+    return made
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `changes` in place of its own. A section that is of another kind (another `name` or
+    `rule`) is taken whole."""
+    made = {**base}
+    for key, value in changes.items():
+        old = base.get(key)
+        made[key] = value
+        if isinstance(old, dict) and isinstance(value, dict):
+            alike = all(value.get(tag, old.get(tag)) == old.get(tag) for tag in ("name", "rule"))
+            made[key] = _merged(old, value) if alike else value
+    return made
+
+
+def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
+    """Apply `section.key=value` from the command line. One of two options of which a recipe may have one takes the
+    place of the other.
+
+    Raises:
+        UserError: an override that is none.
+    """
+    for assignment in overrides:
+        override(mapping, assignment)
+    given = {tuple(text.partition("=")[0].split(".")[:2]) for text in overrides}
+    for name, *two in ONE_OF_TWO:
+        _leave_one_of_two(mapping.get(name), two, {key[1] for key in given if key[0] == name and key[1:]})
+
+
+def _leave_one_of_two(section: object, two: Sequence[str], given: Collection[str]) -> None:
+    """Drop the one of two options that another, given later, takes the place of."""
+    for one, other in (two, two[::-1]):
+        chosen = one in given and other not in given
+        if chosen and isinstance(section, dict) and section.get(one) is not None:
+            section.pop(other, None)
+
+
+def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
+    """Find names and types in a recipe that cannot be right, its strategy's included.
+
+    Whether the values fit together is for `recipe.load_recipe` to say.
+
+    Raises:
+        UserError: as `read_recipe`; an unknown option, a missing one, a value of the wrong type; names the dotted key.
+    """
+    check_mapping(read_recipe(source, overrides))
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """`check_recipe` for overrides of a recipe that is read later.
+
+    Raises:
+        UserError: as `check_recipe`.
+    """
+    mapping: dict[str, Any] = {"name": "", "corpus": "", "alignment": ""}
+    apply_overrides(mapping, overrides)
+    check_mapping(mapping)
+
+
+def check_mapping(mapping: Mapping[str, Any]) -> None:
+    """`check_recipe` for what a recipe says."""
+    build(RECIPE_OPTIONS.sections[_RECIPE], mapping)
+    training = mapping.get("training") or {}
+    check_strategy(training.get("strategy", "sgd"), training.get("options") or {})
+
+
+def corpora() -> dict[str, str]:
+    """Corpora that `roundelay prepare` knows by name, and what each is, in words."""
+    return {
+        name: f"{entry['about']}{' Free to load.' if entry['free'] else ''}"
+        f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
+        for name, entry in RECIPE_OPTIONS.known["corpora"].items()
+    }
+
+
+def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
+    """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
+    `what` is models, objectives, graphs or units."""
+    found, section = {}, RECIPE_OPTIONS.known["choices"][what]
+    for name, entry in section["names"].items():
+        key = section["key"]
+        options = [
+            dataclasses.replace(option, key=option.key.removeprefix(f"{key}."))
+            for option in RECIPE_OPTIONS.options(entry["section"], {}, key)
+        ]
+        found[name] = (str(entry["about"]), options[1:])  # the first is the name itself
+    return found
+
+
+def recipe_options(mapping: Mapping[str, Any] | None = None) -> list[Option]:
+    """All options of a recipe in order, with the values they have in `mapping` or else by default.
+
+    Of a section that may be one of several (model, optimizer, schedule), the options of the one that `mapping` has.
+    """
+    return [*RECIPE_OPTIONS.options(_RECIPE, mapping or {}, "")]

@@ -1,0 +1,156 @@
+"""Scores for people: every error in its place, the most frequent errors, tables by speaker and subset."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.kaldi_io.tables import read_table
+from roundelay_speech.scoring.alignment.align import Pair
+from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore, confusions
+from roundelay_speech.scoring.alignment.groups import Groups, by_gender, by_map, by_speaker, by_subset, sclite_table
+from roundelay_speech.scoring.resample import Unit, bootstrap
+
+GENDER = "gender"  # what groups are made by that is no file
+GAP = "***"  # how a missing word is shown, as sclite does
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Options of the output of a score beside its `%WER` line."""
+
+    interval: bool = False
+    unit: Unit = "utterances"  # what is drawn for the interval, and to compare systems
+    per_speaker: bool = False
+    subsets: bool = False
+    by: str = ""  # `gender`, or a file that gives utterances or speakers a group each
+    table: bool = False
+    confusions: int = 0  # how many of each kind
+    errors: bool = False
+
+
+def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) -> str:
+    """Return the `%WER` line and all that is wanted.
+
+    Raises:
+        UserError: subsets or groups are wanted and there are none; too few utterances or speakers for an interval.
+    """
+    unit = wanted.unit if wanted.interval else None
+    lines = [f"{name}: {_line(result, groups, unit)}"]
+    if wanted.subsets:
+        parts = by_subset(result, groups)
+        if not parts:
+            raise UserError(f"{name}: no utterance has a subset. The manifest's field `subset`, or labels in an stm.")
+        lines += _parts(parts, groups, unit)
+    if wanted.by:
+        lines += _parts(_grouped(name, result, groups, wanted.by), groups, unit)
+    if wanted.per_speaker:
+        lines += _parts(by_speaker(result, groups), {}, None)
+    if wanted.table:
+        lines += ["", sclite_table(by_speaker(result, groups), result, name)]
+        if parts := by_subset(result, groups):
+            lines += ["", sclite_table(parts, result, name, "SUBSET")]
+    if wanted.confusions:
+        lines += ["", frequent_errors(result, wanted.confusions)]
+    if wanted.errors:
+        lines += ["", alignment_text(result)]
+    return "\n".join(lines)
+
+
+def _grouped(name: str, result: Score, groups: Groups, by: str) -> dict[str, Score]:
+    if by == GENDER:
+        if parts := by_gender(result, groups):
+            return parts
+        raise UserError(f"{name}: nobody's gender is known. Give --by a file of them, such as `spk2gender`.")
+    problems: list[str] = []
+    table = read_table(Path(by), problems)
+    if problems:
+        raise UserError(f"--by {by}: lines of `UTTERANCE GROUP` or `SPEAKER GROUP` are expected:\n{listing(problems)}")
+    if parts := by_map(result, groups, table.values):
+        return parts
+    known = f"{result.utterances[0].id} for example" if result.utterances else "there are none"
+    raise UserError(f"--by {by}: names none of the utterances of {name} ({known}), nor their speakers.")
+
+
+def _line(result: Score, groups: Groups, unit: Unit | None) -> str:
+    return str(result.errors) if unit is None else f"{result.errors}  {bootstrap(result, groups, unit)}"
+
+
+def _parts(parts: dict[str, Score], groups: Groups, unit: Unit | None) -> list[str]:
+    width = max(map(len, parts))
+    return [f"  {name:<{width}}  {_part(part, groups, unit)}" for name, part in parts.items()]
+
+
+def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
+    """Return the line of a part, without an interval where it is too small for one."""
+    try:
+        return _line(part, groups, unit)
+    except UserError:
+        return _line(part, groups, None)
+
+
+def frequent_errors(result: Score, most: int) -> str:
+    """Return the most frequent substitutions, deletions and insertions, each with its count."""
+    found = confusions(result)
+    kinds = (
+        ("substitution", [(f"{r} -> {h}", n) for (r, h), n in found if r and h]),
+        ("deletion", [(r, n) for (r, h), n in found if r and h is None]),
+        ("insertion", [(h, n) for (r, h), n in found if h and r is None]),
+    )
+    lines = []
+    for kind, items in kinds:
+        some = items[:most]
+        lines.append(counted(sum(n for _, n in items), kind) + (":" if some else ""))
+        lines += [f"{n:6}  {shown}" for shown, n in some]
+        if len(items) > most:
+            lines.append(f"        and {len(items) - most} more, as rare or rarer")
+    return "\n".join(lines)
+
+
+def alignment_text(result: Score, most_frequent: int = 30) -> str:
+    """Return every error in its place, for people: the totals, the most frequent errors, then each utterance in
+    columns.
+
+    In the `Eval` row S, I and D mark substituted, inserted and deleted words; faultless utterances keep one line.
+    Optional words that are missing stand in round brackets, beside blanks.
+    """
+    parts = [str(result), "", "Most frequent errors (count, reference -> hypothesis)"]
+    parts += [f"{n:6}  {_shown(r)} -> {_shown(h)}" for (r, h), n in confusions(result)[:most_frequent]] or ["  none"]
+    for utterance in result.utterances:
+        parts += ["", f"{utterance.id}  {utterance.errors}"]
+        if utterance.errors.total == 0 and not utterance.forgiven:
+            parts.append("OK:   " + " ".join(ref or "" for ref, _ in utterance.pairs))
+        else:
+            parts += _columns(utterance)
+    return "\n".join(parts) + "\n"
+
+
+def _columns(utterance: UtteranceScore) -> list[str]:
+    rows: tuple[list[str], list[str], list[str]] = ([], [], [])
+    for place, pair in enumerate(utterance.pairs):
+        column = _column(pair, place in utterance.forgiven)
+        width = max(map(len, column))
+        for row, cell in zip(rows, column, strict=True):
+            row.append(cell.ljust(width))
+    return [f"{name:5} {' '.join(row)}".rstrip() for name, row in zip(("REF:", "HYP:", "Eval:"), rows, strict=True)]
+
+
+def _column(pair: Pair, forgiven: bool) -> Sequence[str]:
+    ref, hyp = pair
+    if forgiven:
+        optional = ref is None or hyp is None
+        return [f"({word})" if optional and word else word or "" for word in pair] + [""]
+    return _shown(ref), _shown(hyp), _mark(ref, hyp)
+
+
+def _shown(word: str | None) -> str:
+    return GAP if word is None else word
+
+
+def _mark(ref: str | None, hyp: str | None) -> str:
+    if ref is None:
+        return "I"
+    if hyp is None:
+        return "D"
+    return "" if ref == hyp else "S"

@@ -1,0 +1,118 @@
+"""Files of scores that a decoding writes beside the hypotheses, and the record for `results.json`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from roundelay.core.files import write_text
+from roundelay.core.records import UTTERANCES_FILE, WordErrors
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore
+from roundelay_speech.scoring.alignment.groups import Group, by_subset
+from roundelay_speech.scoring.formats.ctm import UtterancePosition
+from roundelay_speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
+from roundelay_speech.scoring.formats.trn import trn_name, write_trn
+from roundelay_speech.scoring.normalise import GROUPS_FILE, write_groups
+from roundelay_speech.scoring.output import alignment_text
+from roundelay_speech.scoring.resample import ConfidenceInterval, bootstrap
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A score, and how sure its word error rate is: a bootstrap over utterances, None for fewer than two."""
+
+    score: Score
+    interval: ConfidenceInterval | None
+
+    def __str__(self) -> str:
+        """Return `%WER 5.95 [ 46 / 773, 5 ins, 9 del, 32 sub ]  95 % interval 4.4 to 7.6 (bootstrap ...)`."""
+        return f"{self.score.errors}" if self.interval is None else f"{self.score.errors}  {self.interval}"
+
+
+def summarise(result: Score) -> Summary:
+    """Return the score with its interval."""
+    return Summary(result, bootstrap(result) if len(result.utterances) > 1 else None)
+
+
+def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
+    """Return the summary of each part of the split, empty where it has none, or one that is all of it."""
+    parts = by_subset(result, {u.id: group_of_utterance(u) for u in utterances})
+    return {name: summarise(part) for name, part in parts.items()} if len(parts) > 1 else {}
+
+
+def group_of_utterance(utterance: Utterance) -> Group:
+    """Return its speaker and, where the manifest has the fields, its subset and gender."""
+    return Group(utterance.speaker, getattr(utterance, "subset", None), getattr(utterance, "gender", None))
+
+
+def word_errors(whole: Summary, parts: Mapping[str, Summary], acoustic_scale: float) -> WordErrors:
+    """Return word errors as `results.json` has them."""
+    e = whole.score.errors
+    return WordErrors(
+        wer=e.wer,
+        ins=e.ins,
+        del_=e.del_,
+        sub=e.sub,
+        ref=e.ref,
+        utterances=len(whole.score.utterances),
+        acoustic_scale=acoustic_scale,
+        interval=None if whole.interval is None else [whole.interval.low, whole.interval.high],
+        subsets={name: word_errors(part, {}, acoustic_scale) for name, part in parts.items()},
+    )
+
+
+def write_score(folder: Path, whole: Summary, parts: Mapping[str, Summary], utterances: Sequence[Utterance]) -> None:
+    """Write what `roundelay score` and sclite read, and what people do.
+
+    ref.trn, hyp.trn; groups.json (speakers and subsets by name in them); ref.stm (the reference with times in the
+    recordings); wer.txt (the `%WER` line, its interval, the subsets); errors.txt (every error in its place);
+    utterances.jsonl (the same for programs: words against words, utterance by utterance).
+    """
+    result, speakers = whole.score, {u.id: u.speaker for u in utterances}
+    refs = {u.id: [r for r, _ in u.pairs if r is not None] for u in result.utterances}
+    hyps = {u.id: [h for _, h in u.pairs if h is not None] for u in result.utterances}
+    write_trn(folder / "ref.trn", refs, speakers)
+    write_trn(folder / "hyp.trn", hyps, speakers)
+    write_groups(folder / GROUPS_FILE, {trn_name(u.id, u.speaker): group_of_utterance(u) for u in utterances})
+    write_stm(folder / "ref.stm", [_segment(u) for u in utterances])
+    lines = [str(whole), *(f"{name}: {part}" for name, part in parts.items())]
+    write_text(folder / "wer.txt", "".join(f"{line}\n" for line in lines))
+    write_text(folder / "errors.txt", alignment_text(result))
+    told = {u.id: u for u in utterances}
+    write_text(folder / UTTERANCES_FILE, "".join(_line(told[u.id], u) for u in result.utterances if u.id in told))
+
+
+def write_words(folder: Path, hypotheses: Mapping[str, Sequence[str]], utterances: Sequence[Utterance]) -> None:
+    """Write hyp.trn of utterances without transcripts; files of an earlier score go."""
+    for name in ("ref.trn", GROUPS_FILE, "ref.stm", "wer.txt", "errors.txt", UTTERANCES_FILE):
+        (folder / name).unlink(missing_ok=True)
+    write_trn(folder / "hyp.trn", hypotheses, {u.id: u.speaker for u in utterances})
+
+
+def _line(utterance: Utterance, scored: UtteranceScore) -> str:
+    """Return a line of UTTERANCES_FILE: pairs of words (null: inserted or deleted), and which pairs differ and are
+    right."""
+    group = group_of_utterance(utterance)
+    fields = {
+        "id": utterance.id,
+        "speaker": group.speaker,
+        "gender": utterance.gender,
+        "subset": group.subset,
+        "pairs": [list(pair) for pair in scored.pairs],
+        "forgiven": sorted(scored.forgiven),
+    }
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _segment(u: Utterance) -> StmSegment:
+    subset = group_of_utterance(u).subset
+    labels = (EVERYTHING, subset) if subset else (EVERYTHING,)
+    place = place_of(u)
+    return StmSegment(place.file, place.channel, u.speaker, u.start, u.start + u.duration, tuple(u.words), labels)
+
+
+def place_of(utterance: Utterance) -> UtterancePosition:
+    """Return the position of an utterance for `write_ctm`: the same file and channel as in ref.stm. Channels count from
+    1."""
+    return UtterancePosition(utterance.recording_id, str(utterance.channel + 1), utterance.start)

@@ -1,0 +1,25 @@
+"""Formats of transcripts by name: each a function from one transcript to text."""
+
+from collections.abc import Callable, Mapping
+
+from roundelay_speech.transcription.formats.subtitles import srt, vtt
+from roundelay_speech.transcription.formats.timed import ctm, json_document, textgrid
+from roundelay_speech.transcription.formats.words import trn, txt
+from roundelay_speech.transcription.transcript import ChannelTranscript
+
+FORMATS: Mapping[str, Callable[[ChannelTranscript], str]] = {
+    "txt": txt,
+    "json": json_document,
+    "ctm": ctm,
+    "srt": srt,
+    "vtt": vtt,
+    "trn": trn,
+    "TextGrid": textgrid,
+}
+"""A name is also the ending of the files."""
+ALONE = frozenset({"srt", "vtt", "TextGrid"})
+"""Formats of which a file holds one transcript; the others may be joined."""
+TIMED = frozenset(FORMATS) - {"txt", "trn"}
+"""Formats that say the times of words."""
+NEEDS_TIMES = frozenset({"ctm", "TextGrid"})
+"""Formats that are nothing but times, and are refused where a model gives none."""

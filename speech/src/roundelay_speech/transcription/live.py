@@ -1,0 +1,354 @@
+"""Recognition while somebody speaks: words so far, and final ones when a pause follows.
+
+An utterance begins where the detector hears speech and ends with a pause, or after `longest` seconds. While it lasts,
+the words so far are found every `EVERY` seconds: by networks that need no end of an utterance (dnn, a conformer in
+chunks), as the frames come, each evaluated once, in one search that goes on; by others from its beginning, ever more
+rarely. At its end it is recognised once more as a whole, normalised by all that was said so far, itself included: these
+are the words that the model gives for the same samples, recognised at once after the same utterances.
+
+Legend: N samples, T frames.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.runtime.base import wall_clock
+from roundelay_speech.audio.activity import (
+    FRAMES_PER_SECOND,
+    Activity,
+    Cutting,
+    Span,
+    joined,
+    quiet_place,
+)
+from roundelay_speech.audio.sound import Sound
+from roundelay_speech.audio.speed import Resampler
+from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.packed.growing import GrowingScores, whole_only
+from roundelay_speech.packed.hearing import PieceFeatures
+from roundelay_speech.packed.model import Model
+from roundelay_speech.search.beam import GrowingSearch
+from roundelay_speech.transcription.transcript import UNSURE, Segment, placed, without_confidences
+
+Samples = npt.NDArray[np.float32]
+
+USUAL = Cutting()
+EVERY = 0.2
+"""Seconds of audio after which the words so far are found again."""
+_HISTORY = 20 * FRAMES_PER_SECOND  # frames behind that say what is noise and what is speech
+_UNHEARD = 3 * FRAMES_PER_SECOND  # frames kept while nobody speaks: speech is told from noise only after a while
+_REMEMBERED = 300 * FRAMES_PER_SECOND  # frames of earlier utterances that normalise the next
+_GROWTH = 1.25  # by which an utterance grows before it is recognised from its beginning again
+
+
+@final
+@dataclass(frozen=True)
+class Update:
+    """Words that were heard.
+
+    Attributes:
+        at: how much audio had come (s): what this waited for.
+        spoken: end of the speech in it (s); for words that are not final, `at`.
+        segment: the words; those that are not final have no times of their own.
+    """
+
+    at: float
+    spoken: float
+    segment: Segment
+    final: bool
+
+    @property
+    def latency(self) -> float:
+        """Seconds of audio from the end of the speech to these words."""
+        return self.at - self.spoken
+
+
+class Listening(Protocol):
+    """A recogniser of one speaker's speech, as it comes."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Rate of the samples it takes, Hz."""
+        ...
+
+    def push(self, samples: Samples) -> Iterable[Update]:
+        """Return updates with these samples (N,)."""
+        ...
+
+    def finish(self) -> Iterable[Update]:
+        """Return updates with what is left: nothing follows."""
+        ...
+
+
+@final
+@dataclass
+class Latencies:
+    """Latencies of a stream, measured.
+
+    Attributes:
+        final: audio from the end of the speech to the final words of every utterance (s).
+        computing_final, computing: time that final words, and words so far, took to be found (s).
+        unsure: utterances whose words have no confidence.
+    """
+
+    final: list[float] = field(default_factory=list)
+    computing_final: list[float] = field(default_factory=list)
+    computing: list[float] = field(default_factory=list)
+    unsure: int = 0
+
+    def report(self) -> list[str]:
+        """Return sentences for people."""
+        if not self.final:
+            return ["nothing was said."]
+        lines = [
+            f"{counted(len(self.final), 'utterance')}; words were final {np.mean(self.final):.2f} s of audio after "
+            f"they were said, at most {max(self.final):.2f} s",
+            f"computing them took {_mean_and_most(self.computing_final)}",
+        ]
+        if self.computing:
+            lines[1] += f"; words so far, each time, {_mean_and_most(self.computing)}"
+        if self.unsure:
+            lines.append(f"{counted(self.unsure, 'utterance')} {UNSURE}")
+        return lines
+
+
+def _mean_and_most(seconds: Sequence[float]) -> str:
+    return f"{np.mean(seconds):.3f} s, at most {max(seconds):.3f} s"
+
+
+def delays(model: Model) -> str:
+    """Return a sentence on how far words so far are behind the audio, or why they are not found as it comes."""
+    if needing := _whole_only(model):
+        return (
+            f"{needing} of the whole utterance: words so far are found from its beginning, each time it has grown by a "
+            "quarter. A dnn, or a conformer with model.attention_chunk, finds them as the audio comes"
+        )
+    behind = GrowingScores(model, model.usual).delay
+    return f"words so far are at most {behind:.2f} s of audio behind, and are shown every {EVERY:g} s"
+
+
+def _whole_only(model: Model) -> str:
+    """Return subject and verb: networks, or the second pass, that need the end of an utterance; empty if nothing
+    does."""
+    if names := whole_only(model):
+        return f"{' and '.join(names)} {'needs' if len(names) == 1 else 'need'} the end"
+    return "rescoring needs the end" if model.packed.rescored else ""
+
+
+@final
+class Live:
+    """Recogniser of the speech of one speaker as it comes.
+
+    Args:
+        model: a packed model.
+        cutting: options; `pause` ends an utterance.
+        latencies: where to note them.
+        so_far: find words that are not final as well.
+    """
+
+    def __init__(
+        self, model: Model, cutting: Cutting = USUAL, latencies: Latencies | None = None, *, so_far: bool = True
+    ) -> None:
+        self._latencies, self._so_far = latencies or Latencies(), so_far
+        self._model, self._cutting, self._rate = model, cutting, model.sample_rate
+        self._activity = Activity(self._rate, cutting.detector)
+        self._held: Samples = np.zeros(0, np.float32)
+        self._held_first = 0  # frame
+        self._start: int | None = None  # frame in which the utterance begins
+        self._waiting: Samples = np.zeros(0, np.float32)  # less than a step
+        self._past: deque[PieceFeatures] = deque()
+        self._growing = _Growing(model)
+
+    def push(self, samples: Samples) -> Iterator[Update]:
+        """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
+        self._waiting = np.concatenate([self._waiting, samples])
+        step = round(EVERY * self._rate)
+        while len(self._waiting) >= step:
+            block, self._waiting = self._waiting[:step], self._waiting[step:]
+            self._take(block)
+            yield from self._heard(last=False)
+
+    def finish(self) -> Iterator[Update]:
+        """Yield updates with what is left: nothing follows."""
+        self._take(self._waiting)
+        self._waiting = self._waiting[:0]
+        yield from self._heard(last=True)
+
+    @property
+    def sample_rate(self) -> int:
+        """The model's, Hz."""
+        return self._rate
+
+    @property
+    def _now(self) -> int:
+        return self._activity.first + len(self._activity)
+
+    def _take(self, block: Samples) -> None:
+        self._held = np.concatenate([self._held, block])
+        self._activity.push(block)
+
+    def _heard(self, *, last: bool) -> Iterator[Update]:
+        while True:
+            spans = self._spans()
+            if not spans and self._start is not None and self._now - self._start > _UNHEARD:
+                self._start = None  # what seemed speech is noise, now that more of it is known
+            if self._start is None:
+                if not spans:
+                    self._forget(self._now - _UNHEARD)
+                    return
+                self._start = max(self._held_first, spans[0][0] - self._frames(self._cutting.margin))
+                self._growing.begin()
+            if (ends := self._end(spans, last)) is None:
+                if self._so_far:
+                    yield self._partial()
+                return
+            yield self._final(*ends)
+
+    def _spans(self) -> list[Span]:
+        """Return speech that is held, in frames of the whole stream."""
+        earlier = self._activity.first
+        found = [(a + earlier, b + earlier) for a, b in self._activity.spans()]
+        begin = self._held_first if self._start is None else self._start
+        return [(max(a, begin), b) for a, b in found if b > begin]
+
+    def _end(self, spans: Sequence[Span], last: bool) -> tuple[int, int] | None:
+        """Return the end of the utterance and of the speech in it, if it has ended."""
+        assert self._start is not None
+        utterances = joined(spans, self._frames(self._cutting.pause))
+        spoken = utterances[0][1] if utterances else self._start
+        limit = self._start + self._frames(self._cutting.longest)
+        if spoken > limit or (self._now > limit and not utterances):
+            earlier = self._activity.first
+            half = (self._start + limit) // 2 - earlier
+            here = [(max(0, a - earlier), b - earlier) for a, b in spans]
+            place = quiet_place(self._activity.level, here, half, limit - earlier) + earlier
+            return place, place
+        if utterances and (last or self._now - spoken >= self._frames(self._cutting.pause)):
+            return min(spoken + self._frames(self._cutting.margin), self._now), spoken
+        return (self._now, self._now) if last else None
+
+    def _partial(self) -> Update:
+        assert self._start is not None
+        begun = wall_clock()
+        words = self._growing.words(self._samples(self._start, self._now), self._past)
+        self._latencies.computing.append(wall_clock() - begun)
+        at, start = self._now / FRAMES_PER_SECOND, self._start / FRAMES_PER_SECOND
+        return Update(at, at, placed(words, (), start, at), final=False)
+
+    def _final(self, end: int, spoken: int) -> Update:
+        assert self._start is not None
+        begun = wall_clock()
+        features = self._model.features(self._samples(self._start, end))
+        self._past.append(features)
+        while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
+            self._past.popleft()
+        found = self._model.of_features(features, self._model.statistics(list(self._past)))
+        self._latencies.unsure += without_confidences(found.timed)
+        self._latencies.computing_final.append(wall_clock() - begun)
+        start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
+        segment = placed(found.words, found.timed, start, until)
+        self._start = None
+        self._forget(end)
+        update = Update(self._now / FRAMES_PER_SECOND, spoken / FRAMES_PER_SECOND, segment, final=True)
+        self._latencies.final.append(update.latency)
+        return update
+
+    def _samples(self, first: int, last: int) -> Samples:
+        begin = self._at(self._held_first)
+        return self._held[self._at(first) - begin : self._at(last) - begin]
+
+    def _forget(self, before: int) -> None:
+        """Drop samples before this frame, and levels long before it."""
+        if before > self._held_first:
+            self._held = self._held[self._at(before) - self._at(self._held_first) :].copy()
+            self._held_first = before
+        if (old := before - _HISTORY - self._activity.first) > 0:
+            self._activity.forget(old)
+
+    def _frames(self, seconds: float) -> int:
+        return round(seconds * FRAMES_PER_SECOND)
+
+    def _at(self, frame: int) -> int:
+        return frame * self._rate // FRAMES_PER_SECOND
+
+
+def updates(
+    model: Model,
+    sound: Sound,
+    cutting: Cutting = USUAL,
+    channel: int = 0,
+    latencies: Latencies | None = None,
+) -> Iterator[Update]:
+    """Yield updates from a sound that is open, block by block.
+
+    Args:
+        channel: from 1; 0 for the mean of all.
+        latencies: where to note them.
+
+    Raises:
+        Unusable: the sound is damaged, or has no such channel.
+    """
+    yield from heard_in(Live(model, cutting, latencies), sound, channel)
+
+
+def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
+    """Yield updates from a sound that is open, block by block.
+
+    Args:
+        channel: from 1; 0 for the mean of all.
+
+    Raises:
+        Unusable: the sound is damaged, or has no such channel.
+    """
+    if channel > sound.channels:
+        raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
+    resampler = Resampler(sound.rate, listening.sample_rate)
+    for block in sound.blocks:
+        mono = block.mean(1) if channel == 0 else np.ascontiguousarray(block[:, channel - 1])
+        yield from listening.push(resampler.push(mono))
+    yield from listening.push(resampler.finish())
+    yield from listening.finish()
+
+
+@final
+class _Growing:
+    """Words of an utterance that is still being said.
+
+    Normalisation is what is known when its search begins; when there is twice as much, the search begins anew.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model, self._options = model, model.packed.search.search(False)
+        self._graph = model.graph.with_word_cost(self._options.word_cost or 0.0)
+        self._as_it_comes = not _whole_only(model)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a new utterance."""
+        self._search: GrowingSearch | None = None
+        self._scores: GrowingScores | None = None
+        self._known_frames = self._done = 0
+        self._found: list[str] = []
+
+    def words(self, samples: Samples, past: Sequence[PieceFeatures]) -> list[str]:
+        """Return the words so far of all samples (N,) of the utterance so far, after utterances `past`."""
+        frames = len(samples) * FRAMES_PER_SECOND // self._model.sample_rate
+        if frames >= (2 if self._as_it_comes else _GROWTH) * self._known_frames:
+            features = self._model.features(samples)
+            known, self._known_frames = self._model.statistics([*past, features]), frames
+            if not self._as_it_comes:
+                self._found = list(self._model.of_features(features, known, times=False).words)
+            else:
+                self._scores, self._done = GrowingScores(self._model, known), 0
+                self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)
+        if self._search is not None and self._scores is not None:
+            scores = self._model.columns.searched(self._scores.push(samples[self._done :]))
+            self._done = len(samples)
+            self._search.push(np.float32(self._options.scale) * scores)
+            self._found = [self._graph.words[word] for word in self._search.words()]
+        return self._found

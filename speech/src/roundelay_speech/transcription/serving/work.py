@@ -1,0 +1,238 @@
+"""The work of a process of recognition: one recording to its reply, or one person who speaks, to the end.
+
+The words of a recording may be sent as they are found: as server-sent events, `transcript.text.delta` and
+`transcript.text.done`. A delta is the words of an utterance, final, with a blank before them where others came before:
+all deltas together are the text. They are the final words of `roundelay transcribe --stream`.
+
+Recordings come in forms as browsers and clients send them: `multipart/form-data` (RFC 7578), read by starlette and
+python-multipart. A form is a stranger's: it is read in the process of its recording, so that one which takes for ever,
+or too much, is ended with that.
+"""
+
+import asyncio
+import logging
+import os
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import Any, BinaryIO, cast, final
+
+import torch
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartParser
+
+from roundelay.core.files import json_line
+from roundelay.core.streams import stream
+from roundelay_speech.audio.reading import AudioError, Samples
+from roundelay_speech.audio.sound import Sound, open_sound
+from roundelay_speech.bindings import soundfile
+from roundelay_speech.data.problems import Unusable
+from roundelay_speech.packed.model import load_model
+from roundelay_speech.transcription.inputs import Recording
+from roundelay_speech.transcription.live import Listening, Live, heard_in
+from roundelay_speech.transcription.serving.forking import END, PIECE, REPLY_HEAD, TEXT
+from roundelay_speech.transcription.serving.limits import Refused
+from roundelay_speech.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, event, refusal
+from roundelay_speech.transcription.serving.speaking import Speaker
+from roundelay_speech.transcription.transcribing import Options, Recogniser, Transcriber
+from roundelay_speech.transcription.transcript import ChannelTranscript
+
+MOST_FIELDS, _MOST_OF_A_FIELD = 32, 1 << 16
+_READ_AT_ONCE = 1 << 18
+_AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
+MOST_WORDS = 1000
+"""Words of a model that the page may show."""
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client is told what is wrong, nobody else
+
+
+@final
+@dataclass(frozen=True)
+class Recognising:
+    """A model and how it is used; a `ForkedWorker` for `Recognisers`.
+
+    Attributes:
+        options: of transcribing; one channel, in this process.
+        listen: makes a recogniser of what somebody says, with words so far or, given False, without.
+        words: that it knows.
+        caveats: sentences on what it cannot do, for people.
+    """
+
+    model: Recogniser
+    options: Options
+    listen: Callable[[bool], Listening]
+    words: Sequence[str] = ()
+    caveats: Sequence[str] = ()
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return facts of the model, for the server to tell."""
+        return {
+            "sample_rate": self.model.sample_rate,
+            "most_seconds": self.options.most_seconds,
+            "words": len(self.words),
+            "some_words": self.words[:MOST_WORDS],
+            "caveats": self.caveats,
+        }
+
+    def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
+        """Answer a form (`kind`, its Content-Type; its body is the file), or hear somebody (`rate`)."""
+        if file is None:
+            speaker = Speaker(self.listen(True), asked["rate"], lambda text: link.send_bytes(TEXT + text.encode()))
+            speaker.listen(iter(link.recv_bytes, b""))
+        else:
+            with os.fdopen(file, "rb") as body:
+                for piece in self._reply(asked["kind"], body):
+                    link.send_bytes(piece)
+        link.send_bytes(END)
+
+    def _reply(self, kind: str, body: BinaryIO) -> Iterator[bytes]:
+        try:
+            recording, fields = read_form(kind, body)
+            yield from self._streamed(recording) if _is_true(fields.get("stream")) else self._whole(recording, fields)
+        except Refused as refused:
+            yield from _pieces(refusal(refused))
+
+    def _whole(self, recording: BinaryIO, fields: Mapping[str, str]) -> Iterator[bytes]:
+        wanted = fields.get("response_format", "json").strip()
+        if wanted not in REPLIES:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"response_format {wanted[:40]!r}: there are {', '.join(REPLIES)}.")
+        yield from _pieces(REPLIES[wanted](self.transcript(recording)))
+
+    def transcript(self, recording: BinaryIO) -> ChannelTranscript:
+        """Return the words of a recording.
+
+        Raises:
+            Refused: it cannot be used.
+        """
+        options = replace(self.options, channel=0, workers=1)
+        named = Recording("recording", _path(recording), "The recording")
+        (found,) = Transcriber(self.model, options).run([named])
+        if found.problem:
+            raise Refused(HTTPStatus.BAD_REQUEST, found.problem)
+        return found.transcripts[0]
+
+    def _streamed(self, recording: BinaryIO) -> Iterator[bytes]:
+        events = events_of(_path(recording), self.listen(False), self.options.most_seconds)
+        first = next(events)  # until it is there, the recording may be refused
+        yield _head(HTTPStatus.OK, EVENT_STREAM)
+        yield PIECE + first
+        for one in events:
+            yield PIECE + one
+
+
+def _path(recording: BinaryIO) -> Path:
+    """Return a path to a file without a name, for this process and a program that reads in its place."""
+    return Path(f"/proc/{os.getpid()}/fd/{recording.fileno()}")
+
+
+def _pieces(reply: Reply) -> Iterator[bytes]:
+    yield _head(reply.status, reply.kind, len(reply.body))
+    yield PIECE + reply.body
+
+
+def _head(status: HTTPStatus, kind: str, length: int | None = None) -> bytes:
+    return REPLY_HEAD + json_line({"status": status, "kind": kind, "length": length}).encode()
+
+
+def _is_true(text: str | None) -> bool:
+    return (text or "").strip().lower() in ("true", "1")
+
+
+def recognising(folder: Path, most_seconds: float) -> Recognising:
+    """Load the packed model in a folder, and use it once: what that makes is shared by all forks.
+
+    Raises:
+        UserError: no such model.
+    """
+    torch.set_num_threads(1)
+    model = load_model(folder)
+    words = [word for word in model.lexicon.words if not word.startswith("<")]
+    options = Options(most_seconds=most_seconds)
+    found = Recognising(model, options, lambda so_far: Live(model, so_far=so_far), words, model.caveats)
+    # Half a second of noise, in which some models find words: what is made at first use, no fork has to make.
+    with tempfile.TemporaryFile() as file:
+        noise = stream(0, "first use").normal(0, 0.1, model.sample_rate // 2)
+        soundfile.write(file, noise, model.sample_rate, format="WAV", subtype="PCM_16")
+        file.flush()
+        found.transcript(file)
+    return found
+
+
+def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator[bytes]:
+    """Yield events of the recording in a file.
+
+    Raises:
+        Refused: it cannot be used; later, this is the last event.
+    """
+    text = ""
+    try:
+        with open_sound(path) as sound:
+            for update in heard_in(listening, _at_most(sound, most_seconds)):
+                if update.final and update.segment.words:
+                    delta = f"{' ' if text else ''}{update.segment.text}"
+                    text += delta
+                    yield event({"type": "transcript.text.delta", "delta": delta})
+    except AudioError as error:
+        why = str(error).replace(str(path), "The recording")
+        if not text:
+            raise Refused(HTTPStatus.BAD_REQUEST, why) from None
+        yield event({"type": "error", "error": {"message": why}})
+        return
+    yield event({"type": "transcript.text.done", "text": text})
+
+
+def _at_most(sound: Sound, seconds: float) -> Sound:
+    def blocks() -> Iterator[Samples]:
+        taken = 0
+        for block in sound.blocks:
+            taken += len(block)
+            if max(taken, sound.samples or 0) > seconds * sound.rate:
+                raise Unusable(f"lasts longer than {seconds:g} s, the most that is transcribed")
+            yield block
+
+    return replace(sound, blocks=blocks())
+
+
+def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
+    """Return the recording, `file`, as a file without a name, and all other fields by name; of several of one name the
+    last.
+
+    Args:
+        kind: the Content-Type.
+
+    Raises:
+        Refused: it is no form, a broken one, or one without a recording.
+    """
+    if kind.partition(";")[0].strip().lower() != "multipart/form-data":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")
+    headers = Headers({"content-type": kind})
+    parser = MultiPartParser(
+        headers, _read_pieces(body), max_files=1, max_fields=MOST_FIELDS, max_part_size=_MOST_OF_A_FIELD
+    )
+    try:
+        form = asyncio.run(parser.parse())
+    except Exception as error:  # whatever a stranger's form makes of its reader
+        raise Refused(HTTPStatus.BAD_REQUEST, f"The form is broken: {str(error) or type(error).__name__}") from None
+    file = form.get("file")
+    if isinstance(file, str):
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` is text without a file name; send it as a file: -F file=@NAME.")
+    if file is None or not file.size:
+        raise Refused(HTTPStatus.BAD_REQUEST, "The form has no `file`, or an empty one, or ends within it.")
+    if file.headers.get("content-transfer-encoding", "").strip().lower() not in _AS_IT_IS:
+        raise Refused(HTTPStatus.BAD_REQUEST, "`file` has a Content-Transfer-Encoding. Send its bytes as they are.")
+    return _on_disk(file), {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+async def _read_pieces(body: BinaryIO) -> AsyncGenerator[bytes, None]:
+    while piece := body.read(_READ_AT_ONCE):
+        yield piece
+
+
+def _on_disk(upload: UploadFile) -> BinaryIO:
+    spooled = cast("SpooledTemporaryFile[bytes]", upload.file)  # a small one has no descriptor yet
+    spooled.rollover()
+    spooled.flush()
+    return upload.file

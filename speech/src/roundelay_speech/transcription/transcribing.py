@@ -1,0 +1,325 @@
+"""Transcription of many recordings: read, cut, recognised, put together again; in the order given, one after the other.
+
+What a recording is normalised by is the speaker's affair, and nobody says who speaks: a recording (each channel of it)
+is taken for one speaker, or all of a folder, or all that is given.
+"""
+
+import math
+import resource
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Progress, Silent
+from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.audio.reading import AudioError, audio_shape
+from roundelay_speech.audio.sound import Sound, open_sound
+from roundelay_speech.audio.speed import Resampler
+from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.scoring.formats.ctm import TimedWord
+from roundelay_speech.transcription.inputs import Recording
+from roundelay_speech.transcription.stretches import STRETCH_SECONDS, CutPiece, Stretches
+from roundelay_speech.transcription.transcript import UNSURE, ChannelTranscript, Segment, placed, without_confidences
+
+Samples = npt.NDArray[np.float32]
+SpeakerIs = Literal["file", "folder", "all"]
+_ALIKE = 0.03  # channels that differ by less than this share of their mean are one; coding alone makes 0.01
+
+
+class SaidWords(Protocol):
+    """The words of a piece, with times from its beginning, if any were asked for."""
+
+    @property
+    def words(self) -> Sequence[str]: ...
+    @property
+    def timed(self) -> Sequence[TimedWord]: ...
+
+
+class Recogniser(Protocol):
+    """A model, as transcription needs it."""
+
+    @property
+    def sample_rate(self) -> int:
+        """Rate of the samples it takes, Hz."""
+        ...
+
+    def recognise_many(
+        self,
+        recordings: Iterable[tuple[str, Sequence[Samples]]],
+        workers: int = 0,
+        *,
+        times: bool = True,
+        narrow: Container[str] = (),
+    ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
+        """Yield the words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
+        recorded at a lower rate, grows meanwhile."""
+        ...
+
+
+@final
+@dataclass(frozen=True)
+class Options:
+    """Options of transcribing.
+
+    Attributes:
+        channel: from 1; 0 for their mean; None for each by itself (channels that are the same are one).
+        speaker: whose speech is normalised together.
+        workers: processes; 0 for as many as there are cores, 1 for none but this one.
+        most_seconds: a longer recording is refused.
+        times: words get times and confidences, which takes as long as the search again.
+    """
+
+    cutting: Cutting = Cutting()
+    channel: int | None = None
+    speaker: SpeakerIs = "file"
+    workers: int = 1
+    most_seconds: float = math.inf
+    times: bool = True
+
+
+@final
+@dataclass(frozen=True, repr=False)
+class Finished:
+    """A recording, with its transcripts by channel, or what is wrong with it; `note` says what is amiss otherwise."""
+
+    recording: Recording
+    transcripts: tuple[ChannelTranscript, ...] = ()
+    problem: str = ""
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The words of all channels, a line each.
+
+        Raises:
+            UserError: there is a problem in place of words.
+        """
+        if self.problem:
+            raise UserError(self.problem)
+        return "\n".join(channel.text for channel in self.transcripts)
+
+    def __repr__(self) -> str:
+        if self.problem:
+            return f"<{self.recording.source}: {self.problem}>"
+        seconds = max((channel.seconds for channel in self.transcripts), default=0.0)
+        return f"<{self.recording.source}, {seconds:.1f} s: {self.text}>"
+
+
+@final
+@dataclass(eq=False)
+class _Underway:
+    """A recording, while it is read and recognised."""
+
+    recording: Recording
+    segments: dict[int, list[Segment]] = field(default_factory=dict)  # by channel from 1
+    seconds: float = 0.0
+    waiting: int = 0  # pieces that are not recognised yet
+    read: bool = False
+    narrow: bool = False  # recorded at a lower rate than the model's
+    problem: str = ""
+    notes: list[str] = field(default_factory=list)
+    unsure: float = 0.0  # seconds whose words have no confidence
+
+    def finished(self) -> Finished:
+        if self.problem:
+            return Finished(self.recording, problem=self.problem)
+        name, several = self.recording.name, len(self.segments) > 1
+        said = any(segment.words for segments in self.segments.values() for segment in segments)
+        notes = [*self.notes, *["nothing was said"] * (not said)]
+        if self.unsure:
+            notes.append(f"{self.unsure:.1f} s of it {UNSURE}")
+        return Finished(
+            self.recording,
+            tuple(
+                ChannelTranscript(
+                    f"{name}@{channel}" if several else name,
+                    self.recording.source,
+                    channel,
+                    self.seconds,
+                    tuple(sorted(segments, key=lambda segment: segment.start)),
+                )
+                for channel, segments in sorted(self.segments.items())
+            ),
+            note="; ".join(f"{self.recording.source}: {note}" for note in notes),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A piece, and whose it is."""
+
+    of: _Underway
+    channel: int
+    piece: CutPiece
+
+
+@final
+class Transcriber:
+    """Transcribes recordings with a model.
+
+    Attributes:
+        seconds: of audio that was recognised, all channels together: pieces with speech.
+        heard: seconds of audio that these were cut from.
+        processor_seconds: that this took, in all processes; known when all is done.
+    """
+
+    def __init__(self, model: Recogniser, options: Options = Options()) -> None:
+        self._model, self._options = model, options
+        self._underway: deque[_Underway] = deque()  # in the order given
+        self.seconds = self.processor_seconds = self.heard = 0.0
+
+    @property
+    def real_time_factor(self) -> float:
+        """Seconds of one core per second of audio."""
+        return self.processor_seconds / max(self.heard, 1e-9)
+
+    def run(self, recordings: Sequence[Recording], progress: Progress | None = None) -> Iterator[Finished]:
+        """Yield each recording, as soon as it and all before it are done. One that cannot be used stops no other."""
+        progress, begun = progress or Silent(), _processor_seconds()
+        known = total_seconds(recordings)
+        progress.start("transcribing", len(recordings) if known is None else round(known))
+        if self._options.speaker == "folder":
+            recordings = sorted(recordings, key=lambda recording: str(recording.path.parent))
+        # Units are read ahead of their results; these come in the same order.
+        sent: deque[list[_Part]] = deque()
+        try:
+            narrow: set[str] = set()
+            units, how = self._units(recordings, sent, narrow), self._options
+            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times, narrow=narrow):
+                before = self.seconds
+                for part, said in zip(sent.popleft(), found, strict=True):
+                    self._add(part, said)
+                if known is not None:
+                    progress.advance(int(self.seconds) - int(before))
+                yield from self._ready(progress if known is None else None)
+            yield from self._ready(progress if known is None else None)
+        finally:
+            self.processor_seconds = _processor_seconds() - begun
+            progress.finish()
+
+    def _add(self, part: _Part, said: SaidWords) -> None:
+        seconds = len(part.piece.samples) / self._model.sample_rate
+        segment = placed(said.words, said.timed, part.piece.start, part.piece.start + seconds)
+        part.of.segments[part.channel].append(segment)
+        if without_confidences(said.timed):
+            part.of.unsure += seconds
+        part.of.waiting -= 1
+        self.seconds += seconds
+
+    def _ready(self, counted: Progress | None) -> Iterator[Finished]:
+        while self._underway and self._underway[0].read and not self._underway[0].waiting:
+            if counted is not None:
+                counted.advance()
+            yield self._underway.popleft().finished()
+
+    def _units(
+        self, recordings: Sequence[Recording], sent: deque[list[_Part]], narrow: set[str]
+    ) -> Iterator[tuple[str, Sequence[Samples]]]:
+        """Yield pieces that are normalised together; what they are goes to `sent`."""
+        for number, parts in enumerate(self._together(recordings)):
+            sent.append(parts)
+            if any(part.of.narrow for part in parts):
+                narrow.add(str(number))
+            yield str(number), [part.piece.samples for part in parts]
+
+    def _together(self, recordings: Sequence[Recording]) -> Iterator[list[_Part]]:
+        groups: dict[int, list[_Part]] = {}  # by channel, of one speaker
+        alone, folder = self._options.speaker == "file", None
+        for recording in recordings:
+            here = _Underway(recording)
+            self._underway.append(here)
+            if self._options.speaker == "folder" and recording.path.parent != folder:
+                yield from groups.values()
+                groups, folder = {}, recording.path.parent
+            for channel, pieces in self._read(here):
+                parts = [_Part(here, channel, piece) for piece in pieces]
+                here.waiting += len(parts)
+                if alone:
+                    yield parts
+                    continue
+                groups.setdefault(channel, []).extend(parts)
+                if sum(len(p.piece.samples) for p in groups[channel]) > STRETCH_SECONDS * self._model.sample_rate:
+                    yield groups.pop(channel)
+        yield from groups.values()
+
+    def _read(self, here: _Underway) -> Iterator[tuple[int, list[CutPiece]]]:
+        """Yield the pieces of a recording, by channel from 1, a stretch at a time."""
+        rate = self._model.sample_rate
+        try:
+            with open_sound(here.recording.path) as sound:
+                if sound.rate < rate:
+                    here.narrow = True
+                    here.notes.append(
+                        f"recorded at {sound.rate:,} Hz, where the model hears {rate:,}: nothing lies above "
+                        f"{sound.rate // 2:,} Hz, and noise may become words"
+                    )
+                cutters: dict[int, tuple[Resampler, Stretches]] = {}
+                for block in self._chosen(sound):
+                    for channel, samples in block.items():
+                        if channel not in cutters:
+                            cutters[channel] = Resampler(sound.rate, rate), Stretches(rate, self._options.cutting)
+                            here.segments[channel] = []
+                        resampler, stretches = cutters[channel]
+                        for pieces in stretches.push(resampler.push(samples)):
+                            yield channel, pieces
+                for channel, (resampler, stretches) in cutters.items():
+                    for pieces in (*stretches.push(resampler.finish()), stretches.finish()):
+                        if pieces:
+                            yield channel, pieces
+                    here.seconds = stretches.samples / rate
+                    self.heard += here.seconds
+                here.notes += sound.remarks
+        except AudioError as error:
+            here.problem = str(error).replace(str(here.recording.path), here.recording.source)
+        here.read = True
+
+    def _chosen(self, sound: Sound) -> Iterator[dict[int, Samples]]:
+        """Yield the samples of every block, by channel from 1, of the channels that are wanted."""
+        wanted, alike = self._options.channel, None
+        if wanted is not None and wanted > sound.channels:
+            raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {wanted}")
+        most, taken = self._options.most_seconds * sound.rate, 0
+        for block in sound.blocks:
+            taken += len(block)
+            if max(taken, sound.samples or 0) > most:
+                raise Unusable(f"lasts longer than {self._options.most_seconds:g} s, the most that is transcribed")
+            if alike is None:
+                alike = _alike(block)
+            if wanted == 0:
+                yield {1: block.mean(1)}
+            elif wanted is not None:
+                yield {wanted: np.ascontiguousarray(block[:, wanted - 1])}
+            else:
+                yield {c + 1: np.ascontiguousarray(block[:, c]) for c in range(1 if alike else sound.channels)}
+
+
+def total_seconds(recordings: Sequence[Recording]) -> float | None:
+    """Return the length of all recordings, as far as their headers say; None where one does not."""
+    total = 0.0
+    for recording in recordings:
+        try:
+            rate, samples, _ = audio_shape(recording.path)
+        except AudioError:
+            if recording.path.is_file() and recording.path.stat().st_size:
+                return None  # of a kind that only ffmpeg reads, or damaged
+            continue
+        total += samples / rate
+    return total
+
+
+def _alike(block: Samples) -> bool:
+    """Return True if all channels of a block (N, C) hold the same sound; not of silence, which says nothing."""
+    mean = block.mean(1, keepdims=True)
+    loud = float(np.sqrt(np.mean(np.square(mean))))
+    return loud > 0 and float(np.sqrt(np.square(block - mean).mean(0).max())) <= _ALIKE * loud
+
+
+def _processor_seconds() -> float:
+    """Return processor time of this process and of those it has started and that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)

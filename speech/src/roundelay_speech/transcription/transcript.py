@@ -1,0 +1,73 @@
+"""A transcript: the words of one channel of a recording, with their times and confidences, segment by segment."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import final
+
+import numpy as np
+
+from roundelay_speech.scoring.formats.ctm import TimedWord
+
+UNSURE = "fit too many word strings to tell how sure the words are: they have no confidence"
+
+
+def without_confidences(timed: Sequence[TimedWord]) -> bool:
+    """Return True if words have times, and no confidence."""
+    return any(word.confidence is None for word in timed)
+
+
+@final
+@dataclass(frozen=True)
+class Segment:
+    """Words between two cuts; all times are in seconds from the beginning of the recording."""
+
+    start: float
+    end: float
+    words: tuple[TimedWord, ...]
+
+    @property
+    def text(self) -> str:
+        """The words with single blanks between them."""
+        return " ".join(word.word for word in self.words)
+
+
+@final
+@dataclass(frozen=True)
+class ChannelTranscript:
+    """The words of one channel of a recording.
+
+    Attributes:
+        name: of the recording, one word without brackets; with the channel behind it where several are transcribed.
+        source: the file.
+        channel: from 1.
+        seconds: length of the recording.
+        segments: in order of time.
+    """
+
+    name: str
+    source: str
+    channel: int
+    seconds: float
+    segments: tuple[Segment, ...]
+
+    @property
+    def words(self) -> tuple[TimedWord, ...]:
+        """The words of all segments."""
+        return tuple(word for segment in self.segments for word in segment.words)
+
+    @property
+    def text(self) -> str:
+        """The words with single blanks between them."""
+        return " ".join(word.word for word in self.words)
+
+
+def placed(words: Sequence[str], timed: Sequence[TimedWord], start: float, end: float) -> Segment:
+    """Return a segment of words whose times, if they have any, count from its beginning; words without times share it
+    evenly, and have no confidence."""
+    if len(timed) == len(words):
+        return Segment(start, end, tuple(dataclasses.replace(word, start=start + word.start) for word in timed))
+    edges = np.linspace(start, end, len(words) + 1).tolist()
+    shares = [TimedWord(word, a, b - a) for word, (a, b) in zip(words, pairwise(edges), strict=True)]
+    return Segment(start, end, tuple(shares))

@@ -1,0 +1,1 @@
+"""Options of strategies and of whatever a package describes, known without loading torch."""
