@@ -1,7 +1,7 @@
 """Data loaders that toolkits have made, whose batches are shared out."""
 
-from collections.abc import Iterator
-from typing import Any, final
+from collections.abc import Iterable, Iterator
+from typing import Any, cast, final
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
@@ -25,7 +25,8 @@ class EpochOrder:
         return len(self._sampler)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for part in (self._sampler, getattr(self._sampler, "sampler", None)):
+        parts: list[Any] = [self._sampler, getattr(self._sampler, "sampler", None)]
+        for part in parts:
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(self.epoch)
         with torch.random.fork_rng(devices=[]):
@@ -37,7 +38,7 @@ class EpochOrder:
 def shared_parts(session: Session, loader: DataLoader[Any], seed: int) -> dict[str, Any]:
     """Return attributes of the loader by which it gives this learner's share: of its batches, or, where it has no
     sampler of batches, of its examples. Its other random numbers come from a generator of its own."""
-    generator = torch.Generator().manual_seed(seed)
-    if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
-        return {"generator": generator, "dataset": session.share(loader.dataset)}
+    generator, dataset = torch.Generator().manual_seed(seed), loader.dataset
+    if loader.batch_sampler is None or isinstance(dataset, IterableDataset):
+        return {"generator": generator, "dataset": session.share(cast(Iterable[Any], dataset))}
     return {"generator": generator, "batch_sampler": session.share(EpochOrder(loader.batch_sampler, seed))}

@@ -255,8 +255,8 @@ class RoundelayCallback(TrainerCallback):
     def _stepped(self, state: TrainerState, scheduler: Any) -> int:
         """After a step: move the schedule; return the number of steps of all learners, within this epoch."""
         here = self._begun_ahead + self._counted()
-        clock = self._epoch * self._in_epoch_steps + min(here, self._in_epoch_steps)
-        clock = min(clock, self._total)
+        within = min(here, self._in_epoch_steps)
+        clock: int = min(self._epoch * self._in_epoch_steps + within, self._total)
         state.epoch = clock / self._in_epoch_steps
         if "metrics" not in inspect.signature(scheduler.step).parameters:
             while scheduler.last_epoch < clock:
@@ -287,9 +287,10 @@ def _share(session: Session, loader: Any, args: TrainingArguments) -> None:
 def _steps_in_epoch(loader: Any, args: TrainingArguments, total: int) -> int:
     """Return the steps that Trainer plans for an epoch."""
     try:
-        return max(1, math.ceil(len(loader) / args.gradient_accumulation_steps))
+        steps: int = max(1, math.ceil(len(loader) / args.gradient_accumulation_steps))
     except TypeError:  # a stream
         return total
+    return steps
 
 
 def _check(args: TrainingArguments, state: TrainerState) -> None:
