@@ -27,7 +27,8 @@ import importlib, os, pkgutil, sys, roundelay
 
 for module in pkgutil.walk_packages(roundelay.__path__, "roundelay."):
     for_gpus = "roundelay.algorithms.one_pass_kernel"  # Triton comes with torch for CUDA
-    if module.name not in ("roundelay.__main__", for_gpus):
+    toolkit = module.name.startswith("roundelay.integrations.")  # each imports the toolkit that it is for
+    if not toolkit and module.name not in ("roundelay.__main__", for_gpus):
         importlib.import_module(module.name)
 import torch
 

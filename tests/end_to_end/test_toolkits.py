@@ -1,0 +1,53 @@
+"""Toolkits whose loops are not ours, for two learners, where they are installed."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.launched import LAUNCH, TESTS, TORCHRUN, reports, run_learners
+
+TRAINER = str(TESTS / "support" / "trainer_script.py")
+needs_transformers = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="needs transformers (pip install 'roundelay[transformers]')"
+)
+
+
+def trained(out: Path, *options: str) -> dict[int, dict[str, Any]]:
+    """Reports by rank, of two learners."""
+    return reports(run_learners(2, TRAINER, str(out), *options, by=LAUNCH).stdout)["trainer"]
+
+
+@needs_transformers
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
+def test_trainer_trains_evaluates_and_saves_the_common_model(strategy: str, tmp_path: Path) -> None:
+    """Of 32 steps of both together, evaluated and saved after 10, 20, 30 and at the end, by Trainer's own rules."""
+    from transformers import WhisperForConditionalGeneration  # noqa: PLC0415
+
+    first, second = trained(tmp_path, "--strategy", strategy).values()
+    assert first["bits"] == second["bits"]
+    assert sum(first["steps"]) == 32
+    assert first["evaluated"] == second["evaluated"]
+    assert [step for step, _ in first["evaluated"]] == [10, 20, 30, 32]
+    assert first["evaluated"][-1][1] == pytest.approx(first["loss"], rel=1e-5)
+    assert first["evaluated"][-1][1] < first["evaluated"][0][1] < 3.2
+    assert max(first["losses"]) < 4  # the mean of a learner's own steps
+    saved, last = (
+        WhisperForConditionalGeneration.from_pretrained(tmp_path / name).state_dict()
+        for name in ("final", "checkpoint-32")
+    )
+    assert all(bool((saved[name] == last[name]).all()) for name in saved)
+
+
+@needs_transformers
+def test_trainer_resumes_within_an_epoch_to_the_same_bits(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole")
+    run_learners(2, TRAINER, str(tmp_path / "cut"), "--end-at", "20", by=LAUNCH, expect=3)
+    assert trained(tmp_path / "cut", "--resume")[1]["bits"] == whole[0]["bits"]
+
+
+@needs_transformers
+def test_trainer_is_told_not_to_wrap_the_model_in_ddp(tmp_path: Path) -> None:
+    done = run_learners(2, TRAINER, str(tmp_path), by=TORCHRUN, expect=1)
+    assert "would wrap the model in DDP: start the script by `roundelay launch -n 2" in done.stderr

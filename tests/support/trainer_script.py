@@ -1,0 +1,95 @@
+"""A small Whisper, made from its configuration, trained by `transformers.Trainer`: as a user would write it."""
+
+import argparse
+import hashlib
+import os
+import time
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+from transformers import Trainer, TrainerCallback, TrainingArguments, WhisperConfig, WhisperForConditionalGeneration
+
+import roundelay
+from roundelay.integrations.transformers import RoundelayCallback
+from support.launched import report
+
+
+class Sounds(Dataset[dict[str, torch.Tensor]]):
+    """Four tones each, and the numbers of these tones."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.tones = torch.randint(3, 20, (count, 4), generator=generator)
+        waves = torch.sin(0.3 * torch.arange(8)[None, :, None] * self.tones.repeat_interleave(8, 1)[:, None, :])
+        self.sounds = waves + 0.1 * torch.randn(waves.shape, generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.tones)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_features": self.sounds[index], "labels": self.tones[index]}
+
+
+class EndedAt(TrainerCallback):
+    """The end of the process, once the session has been saved at a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End, in the first step after that save."""
+        if self._step and state.epoch is not None and os.path.isdir(f"{args.output_dir}/checkpoint-{self._step}"):
+            time.sleep(0.5)  # another learner may be writing its part
+            os._exit(3)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--strategy", default="ssgd")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--end-at", type=int, default=0)
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16, "num_mel_bins": 8, "vocab_size": 24}
+    sizes |= {"max_source_positions": 16, "max_target_positions": 8, "pad_token_id": 0, "bos_token_id": 1}
+    silent: dict[str, Any] = {"suppress_tokens": [], "begin_suppress_tokens": []}
+    config = WhisperConfig(**sizes, **silent, eos_token_id=2, decoder_start_token_id=1, dropout=0.1)
+    model = WhisperForConditionalGeneration(config)
+    arguments = TrainingArguments(
+        options.out,
+        num_train_epochs=2,
+        per_device_train_batch_size=4,
+        learning_rate=1e-2,
+        warmup_steps=4,
+        logging_steps=8,
+        eval_strategy="steps",
+        eval_steps=10,
+        save_strategy="steps",
+        save_steps=10,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+    )
+    together = RoundelayCallback(options.strategy)
+    callbacks = [together, EndedAt(options.end_at)]
+    trainer = Trainer(model, arguments, train_dataset=Sounds(64, 1), eval_dataset=Sounds(32, 2), callbacks=callbacks)
+    trainer.train(resume_from_checkpoint=options.resume or None)
+    trainer.save_model(f"{options.out}/final")
+    bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    assert together.session is not None
+    report(
+        law="trainer",
+        rank=roundelay.rank(),
+        bits=hashlib.sha256(bits).hexdigest(),
+        evaluated=[(one["step"], one["eval_loss"]) for one in trainer.state.log_history if "eval_loss" in one],
+        losses=[one["loss"] for one in trainer.state.log_history if "loss" in one],
+        steps=together.session.summary()["steps"],
+        loss=trainer.evaluate()["eval_loss"],
+    )
+
+
+if __name__ == "__main__":
+    main()
