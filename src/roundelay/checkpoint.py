@@ -36,7 +36,7 @@ from roundelay.runtime.resize import TrainedBy
 VERSION = 2
 """Version 1 of a checkpoint had a crc32 of the tensors and none of the JSON, that of a session's part did not name its
 tensors; both are still read."""
-PLAIN = "plain values"
+PLAIN_VALUES = "plain values"
 """Name of the tensor that has a part's JSON, where it is in no file."""
 DAMAGED = ".damaged"
 """Ends the names of files that were set aside."""
@@ -72,13 +72,13 @@ def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor
 
 def pack_part(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """A part that goes to another process, and to no disk."""
-    return save({**tensors, PLAIN: torch.frombuffer(bytearray(json.dumps(meta).encode()), dtype=torch.uint8)})
+    return save({**tensors, PLAIN_VALUES: torch.frombuffer(bytearray(json.dumps(meta).encode()), dtype=torch.uint8)})
 
 
 def unpack_part(data: bytes) -> Part:
     """The inverse of `pack_part`."""
     tensors = load(data)
-    return Part(Path(), json.loads(bytes(tensors.pop(PLAIN).numpy())), tensors)
+    return Part(Path(), json.loads(bytes(tensors.pop(PLAIN_VALUES).numpy())), tensors)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

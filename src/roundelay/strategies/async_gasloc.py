@@ -26,7 +26,7 @@ from roundelay.core.state import Me
 from roundelay.strategies.adpsgd import Asynchronous
 from roundelay.strategies.base import HostOption, Traits, at_least, share
 
-LAST = "outer_proposed"
+PROPOSED = "outer_proposed"
 LARGEST_MOMENTUM = 0.9
 """The largest momentum that is taken by itself, DiLoCo's."""
 
@@ -39,7 +39,7 @@ class AsyncGasLoC(Asynchronous):
     momentum: float | None = None
 
     name: ClassVar[str] = "async-gasloc"
-    memory: ClassVar[tuple[str, ...]] = (LAST,)
+    memory: ClassVar[tuple[str, ...]] = (PROPOSED,)
     traits: ClassVar[Traits] = Traits(
         synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
     )
@@ -68,13 +68,13 @@ class AsyncGasLoC(Asynchronous):
 
     async def learn(self, me: Me) -> None:
         peers = self.peers(me.rank, me.learners, me.seed, me.steps // self.period)
-        rule, last = OuterMeeting(self.settled(me.minibatches_a_round)), me.memory[LAST]
+        rule, last = OuterMeeting(self.settled(me.minibatches_a_round)), me.memory[PROPOSED]
         mixing: Handle[int | None] | None = None
         steps = me.steps % self.period or self.period
         while batch := await Draw():
             here = me.snapshot()
             if steps >= self.period and me.learners > 1 and (mixing is None or mixing.done):
-                mixing, steps = await Begin(Exchange(next(peers), rule, (last,), theirs=(LAST,))), 0
+                mixing, steps = await Begin(Exchange(next(peers), rule, (last,), theirs=(PROPOSED,))), 0
             me.step(await Grad(here, batch))
             steps += 1
         if mixing is not None:

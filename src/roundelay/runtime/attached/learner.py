@@ -96,7 +96,7 @@ class AttachedLearner:
     giver: Giver | None = None
     """Knows what others need of this learner that come back."""
     given = b""
-    """Where it has come back to others that wait for each other: the state that it was given."""
+    """State that it was given, where it has come back to others that wait for each other."""
 
     def __init__(
         self,
