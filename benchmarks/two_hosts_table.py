@@ -107,14 +107,14 @@ class Results:
         write_text(self._out / "table.md", self.table())
 
     def target(self, setting: Setting) -> float:
-        """Return the loss that all are held to: as told, or that of one host alone in the end at its best learning
-        rate."""
+        """Return the loss that all are held to: as told, or the lowest that one host alone, at its best learning rate,
+        has in the end of every round."""
         if self._target is not None:
             return self._target
         alone = [cell for cell in self.cells.values() if cell.mode == "alone" and cell.curve]
         same = [cell for cell in alone if cell.setting == setting] or alone
         rates = {cell.learning_rate for cell in same}
-        ends = (statistics.median(cell.last for cell in same if cell.learning_rate == rate) for rate in rates)
+        ends = (max(cell.last for cell in same if cell.learning_rate == rate) for rate in rates)
         return min(ends, default=math.nan)
 
     def table(self) -> str:
