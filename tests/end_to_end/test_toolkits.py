@@ -2,11 +2,13 @@
 
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from support.launched import LAUNCH, TESTS, TORCHRUN, reports, run_learners
+from roundelay.core.errors import UserError
+from support.launched import LAUNCH, TESTS, reports, run_learners
 
 TRAINER = str(TESTS / "support" / "trainer_script.py")
 needs_transformers = pytest.mark.skipif(
@@ -32,7 +34,8 @@ def test_trainer_trains_evaluates_and_saves_the_common_model(strategy: str, tmp_
     assert [step for step, _ in first["evaluated"]] == [10, 20, 30, 32]
     assert first["evaluated"][-1][1] == pytest.approx(first["loss"], rel=1e-5)
     assert first["evaluated"][-1][1] < first["evaluated"][0][1] < 3.2
-    assert max(first["losses"]) < 4  # the mean of a learner's own steps
+    assert all(2 < loss < 4 for loss in first["losses"])  # each the mean of a learner's own steps
+    assert len(first["losses"]) >= 4
     saved, last = (
         WhisperForConditionalGeneration.from_pretrained(tmp_path / name).state_dict()
         for name in ("final", "checkpoint-32")
@@ -48,6 +51,10 @@ def test_trainer_resumes_within_an_epoch_to_the_same_bits(tmp_path: Path) -> Non
 
 
 @needs_transformers
-def test_trainer_is_told_not_to_wrap_the_model_in_ddp(tmp_path: Path) -> None:
-    done = run_learners(2, TRAINER, str(tmp_path), by=TORCHRUN, expect=1)
-    assert "would wrap the model in DDP: start the script by `roundelay launch -n 2" in done.stderr
+def test_trainer_may_not_wrap_the_model_in_ddp() -> None:
+    """As it would where torchrun has started it: two processes that accelerate has made a group of."""
+    from roundelay.integrations.transformers import RoundelayCallback  # noqa: PLC0415
+
+    arguments = SimpleNamespace(distributed_state=SimpleNamespace(num_processes=2))
+    with pytest.raises(UserError, match="would wrap the model in DDP: start the script by `roundelay launch"):
+        RoundelayCallback().on_init_end(arguments, SimpleNamespace())

@@ -8,7 +8,14 @@ from typing import Any
 
 import torch
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments, WhisperConfig, WhisperForConditionalGeneration
+from transformers import (
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
 
 import roundelay
 from roundelay.integrations.transformers import RoundelayCallback
@@ -76,6 +83,7 @@ def main() -> None:
     together = RoundelayCallback(options.strategy)
     callbacks = [together, EndedAt(options.end_at)]
     trainer = Trainer(model, arguments, train_dataset=Sounds(64, 1), eval_dataset=Sounds(32, 2), callbacks=callbacks)
+    trainer.remove_callback(PrinterCallback)  # its lines look like reports
     trainer.train(resume_from_checkpoint=options.resume or None)
     trainer.save_model(f"{options.out}/final")
     bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())

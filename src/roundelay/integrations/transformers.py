@@ -197,11 +197,14 @@ class RoundelayCallback(TrainerCallback):
 
     # Pauses -----------------------------------------------------------------------------------------------------------
 
-    def on_log(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, logs: Any, **_: Any
+    ) -> None:
         """After a loss has been logged, which is the mean of this learner's steps, count those of all."""
-        self._logged = state.global_step
-        if self._holding is not None:
-            state.global_step = self._pause
+        if "loss" in logs:
+            self._logged = state.global_step
+            if self._holding is not None:
+                state.global_step = self._pause
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Leave the common model, unless it is to be saved."""
