@@ -3,6 +3,7 @@
     roundelay launch -n 2 examples/classifier.py --strategy adpsgd
     torchrun --nproc-per-node 2 examples/classifier.py --strategy bsp          # with --device cuda: on GPUs
     roundelay launch -n 2 examples/classifier.py --save out/digits             # the same command again goes on
+    roundelay launch -n 2 examples/classifier.py --record out/record && roundelay replay out/record
     roundelay scaling examples/classifier.py --strategies adpsgd --rates 0.02,0.04 --wider 0 --seeds 1 -- \
         --strategy {strategy} --lr {rate} --seed {seed}                        # how much sooner two are than one
 
@@ -83,6 +84,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=1000)
     parser.add_argument("--device", default="cpu", help="cuda: learners share the GPUs out")
     parser.add_argument("--save", metavar="DIR", help="save there after each epoch, and go on from there")
+    parser.add_argument("--record", metavar="DIR", help="record the session there, for `roundelay replay DIR`")
     options = parser.parse_args()
 
     train, test = digits(options.examples, seed=1), DataLoader(digits(1000, seed=2), batch_size=500)
@@ -97,7 +99,8 @@ def main() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=0.9, weight_decay=1e-4)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
 
-    session = roundelay.attach(model, optimizer, options.strategy, seed=options.seed, resume=options.save)  # <-
+    folders = {"resume": options.save, "record": options.record}
+    session = roundelay.attach(model, optimizer, options.strategy, seed=options.seed, **folders)  # <-
     if session.resumed is not None:
         scheduler.load_state_dict(session.resumed["scheduler"])
     # An epoch is shared out. All examples as often as there are learners: each takes as many steps as one alone would.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
     from roundelay.runtime.launch.world import learners, local_rank, rank
-    from roundelay_speech.api.comparing import compare
+    from roundelay_speech.api.comparing import compare, evaluate_folds
     from roundelay_speech.api.corpora import align, inspect, prepare
     from roundelay_speech.api.packing import evaluate, finetune, pack
     from roundelay_speech.api.recipes import load_recipe
@@ -46,6 +46,7 @@ _PLACES = {
     "compare": "roundelay_speech.api.comparing",
     "decode": "roundelay_speech.api.recognition",
     "evaluate": "roundelay_speech.api.packing",
+    "evaluate_folds": "roundelay_speech.api.comparing",
     "export": "roundelay_speech.exporting.writing",
     "finetune": "roundelay_speech.api.packing",
     "inspect": "roundelay_speech.api.corpora",
@@ -81,6 +82,7 @@ __all__ = [
     "compare",
     "decode",
     "evaluate",
+    "evaluate_folds",
     "export",
     "finetune",
     "inspect",

@@ -13,6 +13,7 @@ here. Names sort by the place in the data: `epoch-0002` is the end of the second
 Legend: P parameters, L learners.
 """
 
+import json
 import shutil
 import zlib
 from collections.abc import Callable, Collection, Mapping
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -34,6 +36,8 @@ from roundelay.runtime.resize import TrainedBy
 VERSION = 2
 """Version 1 of a checkpoint had a crc32 of the tensors and none of the JSON, that of a session's part did not name its
 tensors; both are still read."""
+PLAIN_VALUES = "plain values"
+"""Name of the tensor that has a part's JSON, where it is in no file."""
 DAMAGED = ".damaged"
 """Ends the names of files that were set aside."""
 RETRY_SECONDS = 5.0
@@ -64,6 +68,17 @@ def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor
     with atomic_write(beside) as file:
         file.write(data)
     write_checked_with(path, {"version": VERSION, "tensors": beside.name, **meta}, {beside.name: checksum(data)})
+
+
+def pack_part(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+    """A part that goes to another process, and to no disk."""
+    return save({**tensors, PLAIN_VALUES: torch.frombuffer(bytearray(json.dumps(meta).encode()), dtype=torch.uint8)})
+
+
+def unpack_part(data: bytes) -> Part:
+    """The inverse of `pack_part`."""
+    tensors = load(data)
+    return Part(Path(), json.loads(bytes(tensors.pop(PLAIN_VALUES).numpy())), tensors)
 
 
 def read_meta(path: Path) -> dict[str, Any]:

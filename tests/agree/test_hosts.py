@@ -74,6 +74,9 @@ def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(
         ("bmuf period=3 nesterov=true", (1, 1, 1)),
         ("easgd-sync period=2", (1, 2)),
         ("diloco period=3 fragments=2 mix=0.25", (1, 1, 1)),
+        ("sparta fragments=4", (1, 2)),
+        ("gasloc:ring period=3", (1, 1, 1)),
+        ("choco-sgd mixing=0.8", (1, 2)),
     ],
 )
 def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
@@ -119,6 +122,20 @@ def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
         (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
         form = Sparse(density=0.1) if "sparse" in name else CODECS["int4"]
         assert traffic.sent_bytes == pytest.approx(4 * form.bytes_of(hosts.parameters), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "name", ["choco-sgd density=0.05 mixing=0.2", "choco-sgd codec=1bit mixing=0.2", "ssgd codec=1bit"]
+)
+def test_steps_of_few_bytes_agree_bit_for_bit(name: str) -> None:
+    """Of gradients, and of changes that neighbours alone read. Less than a tenth of each vector is sent."""
+    hosts = Hosts(name, (1, 2), parameters=17 * CHUNK + 11, momentum=0.9)
+    state, outcomes = on_hosts(hosts)
+    expected, _ = on_one(hosts)
+    for vector in expected.vectors:
+        assert torch.equal(state.vectors[vector], expected.vectors[vector]), vector
+    (traffic,) = (one for one in outcomes[1].traffic if one.host == 0)
+    assert traffic.sent_bytes < 0.1 * 4 * hosts.parameters * outcomes[1].counts.steps[0]
 
 
 @pytest.mark.parametrize("on_device", [False, True], ids=["", "on a device"])

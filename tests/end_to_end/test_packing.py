@@ -21,6 +21,7 @@ import torch
 
 from roundelay.cli import main
 from roundelay.core.checksums import file_checksum, write_checked
+from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
@@ -38,6 +39,7 @@ from roundelay_speech.packed.model import Model, Transcript, load_model
 from roundelay_speech.prepared import Corpus, load_corpus
 from roundelay_speech.scoring.formats.ctm import read_ctm
 from roundelay_speech.scoring.formats.trn import read_trn, trn_name
+from roundelay_speech.scoring.reliability import Reliability
 from roundelay_speech.trained import MODEL, MODEL_META
 from support.beeps import write_beeps
 from support.corpora import write_lines
@@ -315,6 +317,36 @@ def test_the_card(home: Path) -> None:
     assert main(["verify", str(home / "pair")]) == 0
 
 
+def test_the_card_and_evaluate_say_how_true_confidences_are(
+    home: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both are those of words as `transcribe` would give them: on the card each utterance by itself."""
+    card = read_json(home / "model/card.json")
+    assert set(card["confidences"]) == {"test"}  # not dev, which they are fitted to
+    words = sum(map(len, read_trn(home / "one/decode/test/hyp.trn").values()))
+    assert card["confidences"]["test"]["words"] == pytest.approx(words, abs=3)
+    text = (home / "model/README.md").read_text()
+    assert "- test: " in text.split("Confidences of words, fitted on dev")[1]
+    assert ("confidences.svg" in text) == (home / "model/confidences.svg").is_file()
+    evaluate = ["evaluate", str(home / "model"), "--data", str(folder / "data"), "--split", "test", "--workers", "1"]
+    assert main([*evaluate, "--out", str(tmp_path)]) == 0
+    told = read_json(tmp_path / "test/evaluation.json")["confidences"]
+    assert told["words"] == words
+    assert f"confidences: {build(Reliability, told, '')}" in capsys.readouterr().out
+    other = [
+        "pack",
+        str(home / "model"),
+        "--set",
+        f"decode.text=[{folder / 'words.txt'}]",
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    (folder / "words.txt").write_text("YES NO\n")
+    assert main(other) == 0
+    assert "Confidences" not in (tmp_path / "b/README.md").read_text()
+    assert not (tmp_path / "b/confidences.svg").exists()
+
+
 @pytest.mark.parametrize("name", ["packed.json", "HCLG.fst", "lexicon.txt", "tree.json", "card.json"])
 @pytest.mark.parametrize("harm", ["gone", "changed"])
 def test_damage_is_named(model: Model, name: str, harm: str) -> None:
@@ -470,7 +502,12 @@ def test_evaluate_gives_the_word_error_rate_of_decode(home: Path, model: Model, 
     for split in ("dev", "test"):
         for name in ("ref.trn", "hyp.trn", "wer.txt", "groups.json", "ref.stm", "errors.txt"):
             assert Path("out", split, name).read_bytes() == (home / "one/decode" / split / name).read_bytes()
-    assert Path("out/test/hyp.ctm").read_bytes() == (home / "one/decode/test/hyp.ctm").read_bytes()
+    ours, theirs = (read_ctm(folder / "test/hyp.ctm") for folder in (Path("out"), home / "one/decode"))
+    assert ours.keys() == theirs.keys()
+    for place, words in ours.items():  # confidences are made true
+        assert [replace(word, confidence=None) for word in words] == [
+            replace(w, confidence=None) for w in theirs[place]
+        ]
     assert read_json(Path("out/test/evaluation.json"))["digest"] == model.digest
 
 

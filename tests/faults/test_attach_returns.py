@@ -7,11 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from roundelay.algorithms.averaging import weighted_mean
+from roundelay.core.epochs import EpochPlan
 from roundelay.reports.status import Life, headline, host_rows, learner_rows, read_status
+from roundelay.runtime.attached.absent import let_in
+from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS
+from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.clocks import unix_clock
 from roundelay.runtime.launch.start import Endings, launch
-from support import attached_returning
+from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
+from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.publish import prepare_publishing
+from support import attached_back, attached_returning
 from support.attached_hosts import HostsOfLearners
 from support.attached_returning import BATCH, EPOCHS, EXAMPLES
 from support.launched import LAUNCH, reports, run_learners
@@ -84,6 +93,129 @@ def check(
         assert {epoch for epoch, _ in found[rank]["trained"]} == {1}, "it goes on in the epoch in which the others are"
     for rank in victims:
         assert found[rank]["momentum"], "its optimizer has the state that it had saved"
+
+
+HOW = {"comes": attached_back.MET, "again": attached_back.EXAMPLES, "later": attached_back.EXAMPLES}
+"""Round of the first epoch from which on the victim takes part again; it dies once more as it comes, or comes in the
+middle of the second epoch."""
+
+
+def sharing(how: str, epoch: int) -> tuple[int, ...]:
+    """Ranks that an epoch is cut for."""
+    return (0, 2) if how == "later" and epoch == 1 else (0, 1, 2)
+
+
+def absent(how: str, epoch: int, round_: int) -> bool:
+    """Return whether the victim, for whom the epoch is cut, takes no part in that round."""
+    return epoch == 0 and attached_back.FATAL <= round_ < HOW[how]
+
+
+def as_one_process_would(how: str) -> list[list[float]]:
+    """Parameters after each epoch of a plain loop that steps by the mean of the gradients of those who were there."""
+    model, optimizer = attached_back.made()
+    found = []
+    for epoch in range(attached_back.EPOCHS):
+        cut = sharing(how, epoch)
+        plan = EpochPlan(epoch, attached_back.EXAMPLES, attached_back.BATCH * len(cut), len(cut), 0)
+        order = torch.from_numpy(plan.order())
+        for round_ in range(plan.rounds):
+            there = [
+                at for at, rank in enumerate(cut) if rank != attached_back.VICTIM or not absent(how, epoch, round_)
+            ]
+            gradients, pieces = [], [plan.piece(round_ * len(cut) + at) for at in there]
+            for piece in pieces:
+                optimizer.zero_grad()
+                inputs = attached_back.DATA.tensors[1][order[piece.start : piece.stop]]
+                attached_back.loss(model, inputs).backward()  # type: ignore[no-untyped-call]
+                gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+            mean = weighted_mean(gradients, [float(piece.frames) for piece in pieces])
+            sizes = [p.numel() for p in model.parameters()]
+            for p, part in zip(model.parameters(), torch.split(mean, sizes), strict=True):
+                p.grad = part.view_as(p)
+            optimizer.step()
+        found.append(attached_back.values(model))
+    return found
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_learner_comes_back_to_others_that_wait_for_each_other_as_if_it_had_been_away_for_those_rounds(
+    how: str, tmp_path: Path
+) -> None:
+    """Bit for bit as one process, whose optimizer has averages, would by the mean of those who were there: in the
+    middle of an epoch, with its own part of the rest; or, where it dies once more as it comes, or the epoch was begun
+    without it, from the next on."""
+    again = (*LAUNCH[:-1], "--restarts", "2", LAUNCH[-1])
+    done = run_learners(3, str(attached_back.__file__), "ssgd", str(tmp_path), how, by=again)
+    found = reports(done.stdout)["back"]
+    check_rows_are_equal(found)
+    assert found[0]["row"] == as_one_process_would(how)[-1]
+    trained = [number for one in found.values() for epoch in one["trained"] for number in epoch]
+    died = json.loads((tmp_path / "died").read_text())
+    missed = [number for round_, number in parts_of_the_victim() if absent(how, 0, round_)]
+    assert sorted([*trained, *died, *missed]) == sorted([*range(attached_back.EXAMPLES)] * attached_back.EPOCHS)
+    assert "rank 1 has come back, and waits for the next meeting of the others to be let in." in done.stderr
+
+
+def parts_of_the_victim() -> list[tuple[int, int]]:
+    """Rounds of the first epoch, with the examples that are the victim's in each."""
+    plan = EpochPlan(0, attached_back.EXAMPLES, attached_back.BATCH * 3, 3, 0)
+    order, found = plan.order(), list[tuple[int, int]]()
+    for round_ in range(plan.rounds):
+        piece = plan.piece(round_ * 3 + attached_back.VICTIM)
+        found += [(round_, int(number)) for number in order[piece.start : piece.stop]]
+    return found
+
+
+@pytest.mark.parametrize("strategy", ["bmuf,period=2", "diloco,period=2", "delayed-gradient"])
+def test_it_comes_back_with_what_the_strategy_remembers(strategy: str, tmp_path: Path) -> None:
+    """All have one model after each block, so also after the last: block momentum and what is still to be applied are
+    those of the others."""
+    again = (*LAUNCH[:-1], "--restarts", "1", LAUNCH[-1])
+    done = run_learners(3, str(attached_back.__file__), strategy, str(tmp_path), "comes", by=again)
+    check_rows_are_equal(reports(done.stdout)["back"])
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=["of the first host", "of the second"])
+def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """A learner of a host on which another lives."""
+    variables = {"ROUNDELAY_JOB": secrets.token_hex(32)}
+    command = str(attached_back.__file__), "ssgd", str(tmp_path), "comes"
+    with HostsOfLearners(sizes, command, variables) as hosts:
+        assert hosts.running[attached_back.VICTIM].wait(110) == -signal.SIGKILL, hosts.said(attached_back.VICTIM)
+        hosts.start(attached_back.VICTIM)
+        said, _ = hosts.end()
+    found = reports(said)["back"]
+    check_rows_are_equal(found)
+    assert found[0]["row"] == as_one_process_would("comes")[-1]
+
+
+def test_who_comes_back_has_come_to_as_many_meetings_as_those_who_step() -> None:
+    """Of the others one has begun the segment, and one is still about to, having come to a meeting fewer; where no step
+    was taken, nobody waits for it at the next meeting."""
+    prepare_publishing()
+    layout = Layout(3, 1, views=ATTACHED_VIEWS, tensors=1)
+    arena = Arena(create_file(layout), layout, Patience(2, 60))
+    member, attendance = Membership(arena, 2, Patience(2, 60), lambda _: None), arena.view(Attendance)
+    attendance.met[:2] = 2, 3
+    arena.liveness.mark([0, 1], True)
+    let_in(arena, [2])
+    attendance.ending[:2] = 7
+    assert (member.meeting, member.entering) == ((0, 1), (2,))
+    assert member.to_come([0, 1, 2], 7, needed=False) == []
+    arena.queue.rounds[1] = 1
+    assert member.to_come([0, 1, 2], 7, needed=False) == [2]
+    member.begin([0, 1, 2])
+    assert (int(attendance.met[2]), member.meeting, member.entering) == (3, (0, 1, 2), ())
+    arena.close()
+
+
+def check_rows_are_equal(found: dict[int, dict[str, Any]]) -> None:
+    """All three live, have trained to the end with equal rows and as many steps, and the victim came back."""
+    assert sorted(found) == [0, 1, 2]
+    assert [found[rank]["came_back"] for rank in range(3)] == [rank == attached_back.VICTIM for rank in range(3)]
+    for one in found.values():
+        assert (one["living"], one["row"], one["steps"]) == ([0, 1, 2], found[0]["row"], found[0]["steps"])
+        assert one["values"][-1] == found[0]["values"][-1]
 
 
 def test_the_launcher_starts_learners_again_as_often_as_it_may(tmp_path: Path) -> None:

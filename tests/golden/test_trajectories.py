@@ -111,6 +111,19 @@ def test_block_momentum_by_hand() -> None:
     assert recorded("diloco period=3") == [[-1.14] * 3, [-4.476] * 3, [-10.6884] * 3]
 
 
+def test_the_field_of_2026_by_hand() -> None:
+    # choco-sgd, mixing = 1/2: of the larger parameter int4 leaves nothing out, so half of the way to the mean of -1, -2
+    # and -3; then from there minus 4, 5, 6: -5.5, -7, -8.5, half of the way to -7.
+    assert recorded("choco-sgd")[:2] == [[-1.5, -2.0, -2.5], [-6.25, -7.0, -7.75]]
+    # gasloc, rate = 0.3, momentum = 0.9: y = -0.3, -0.6, -0.9, on a ring of three z = -0.6; y' was 0.
+    assert recorded("gasloc period=3")[0] == [-0.87, -1.14, -1.41]
+    assert recorded("gasloc:ring period=2 accelerated=mixed") == recorded("diloco period=3"), "three on a ring are all"
+    # sparta averages the first parameter, or leaves it alone: here in round 1 and 2, and not in round 3.
+    assert recorded("sparta fragments=3") == [[-2.0] * 3, [-7.0] * 3, [-14.0, -15.0, -16.0]]
+    # A heavy ball, rate 0.3: learners 0 and 1 are a pair in round 1, u = 1.5 and 3.
+    assert recorded("gossip-diloco period=2 nesterov=false")[0] == [-0.45, -0.45, -0.9]
+
+
 def test_delayed_nesterov_by_hand() -> None:
     # Reports of three learners move the centre by 0.1 of 1, 2 and 3, and the third by 0.3 x 0.9 v more: then it is
     # where diloco is, for gradients are the same wherever they are taken.

@@ -129,7 +129,7 @@ def test_a_constant_vector_that_is_sent_again_and_again_arrives_in_the_mean(code
         total += sent(codec, x, error)
         forgetful += sent(codec, x)
         off.append(float((total / number - x).abs().mean()))
-    assert off[-1] < off[0] / 16
+    assert off[-1] < off[0] / (16 if codec.error < 1 else 8), "of one bit the rest has to grow until the mean is right"
     assert float((forgetful / 64 - x).abs().mean()) == pytest.approx(off[0], rel=1e-5)
 
 

@@ -85,7 +85,7 @@ def test_an_option_without_effect_is_refused_and_no_other(name: str) -> None:
 
 
 def test_whoever_is_refused_is_told_where_the_option_has_an_effect() -> None:
-    with pytest.raises(UserError, match=r"\(adpsgd, hadpsgd, a2cid2, divshare\)"):
+    with pytest.raises(UserError, match=r"\(async-gasloc, adpsgd, hadpsgd, a2cid2, divshare\)"):
         check_options(make_strategy("bsp"), SessionHostOptions(exchange_share=1.0))
     with pytest.raises(UserError, match=r"\(ssgd, easgd, adpsgd, hadpsgd\)"):
         check_options(make_strategy("asgd"), SessionHostOptions(wire="bf16"))

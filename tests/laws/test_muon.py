@@ -122,7 +122,7 @@ def test_strategies_that_cut_rows_are_refused(name: str) -> None:
 
 
 def test_those_that_cut_rows_say_so() -> None:
-    assert {make_strategy(n).name for n in MANY if make_strategy(n).cuts_rows} == {"diloco", "divshare"}
+    assert {make_strategy(n).name for n in MANY if make_strategy(n).cuts_rows} == {"diloco", "divshare", "sparta"}
     assert not make_strategy("divshare fragments=1").cuts_rows
 
 

@@ -161,7 +161,7 @@ def test_staleness_never_exceeds_the_declared_bound(name: str) -> None:
     assert outcome.counts.steps.sum() / period <= sum(histogram) <= outcome.counts.steps.sum()
     assert mean == pytest.approx(sum(s * n for s, n in enumerate(histogram)) / sum(histogram))
     if traits.staleness_bound is None:
-        least = 3 if name.startswith("hadpsgd") else 5
+        least = 3 if name.startswith(("hadpsgd", "async-gasloc")) else 5  # fewer meet its row, or not every step
         assert largest > least, "a learner five times as slow must have stale gradients"
     else:
         assert largest <= traits.staleness_bound

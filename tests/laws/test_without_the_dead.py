@@ -33,12 +33,14 @@ from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.clusters import MINIBATCH, SYNCHRONOUS, cluster, plan
+from support.clusters import MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
 from support.fatal import Fatal
 from support.hosts import SECRET, Hosts
 from support.until import together, until
 
-GOES_ON = tuple(name for name in SYNCHRONOUS if name not in ("sgd", "easgd-sync period=2"))
+GOES_ON = tuple(
+    name for name in SYNCHRONOUS if name not in ("sgd", "easgd-sync period=2") and make_strategy(name).traits.goes_on
+)
 GO_ON = Deaths("go-on")
 VICTIM, ROUND, ROUNDS = 1, 4, 8
 """The learner that dies while it computes its gradient of a round, of so many."""
@@ -144,6 +146,11 @@ def test_learners_without_vectors_go_on_at_the_same_times(name: str) -> None:
 def test_where_learner_0_keeps_the_model_of_all_nobody_goes_on() -> None:
     with pytest.raises(UserError, match=r"training\.on_death is 'go-on': under easgd-sync"):
         ProcsRuntime(cluster("easgd-sync period=2", 2), threads=1, deaths=GO_ON)
+
+
+def test_where_each_knows_its_neighbours_by_what_they_have_sent_nobody_goes_on() -> None:
+    with pytest.raises(UserError, match=r"on_death is 'go-on': under choco-sgd .* by all that they have sent"):
+        ProcsRuntime(cluster("choco-sgd", 2), threads=1, deaths=GO_ON)
 
 
 # Cuts and graphs ----------------------------------------------------------------------------------------------------

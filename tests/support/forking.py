@@ -132,6 +132,7 @@ def _open_streams(unbuffered: bool) -> None:
 
 def _exit_status(command: list[str]) -> int:
     """Run it, and all that Python does at a process's end."""
+    sys.orig_argv = [sys.executable, *command]
     status = 0
     try:
         if command[0] == "-m":

@@ -13,7 +13,7 @@ from roundelay.core.streams import stream
 from roundelay_speech.scoring.alignment.align import align_words
 from roundelay_speech.scoring.alignment.counts import ErrorCounts, Score, UtteranceScore, count_errors, score
 from roundelay_speech.scoring.alignment.groups import Group
-from roundelay_speech.scoring.resample import bootstrap, compare, error_segments, matched_pairs
+from roundelay_speech.scoring.resample import bootstrap, compare, error_segments, gap, matched_pairs
 
 LENGTH = 10
 
@@ -48,6 +48,16 @@ def test_speakers_are_drawn_whole() -> None:
     assert speakers.high - speakers.low > 1.5 * (utterances.high - utterances.low)
     one = bootstrap(result, {name.id: Group(name.id) for name in result.utterances}, "speakers")
     assert (one.low, one.high) == pytest.approx((utterances.low, utterances.high), abs=1.5)
+
+
+def test_the_gap_of_two_sets_of_speech_has_the_spread_of_both() -> None:
+    """Utterances of one word: the difference of two binomial rates."""
+    a, b = substituted([1] * 60 + [0] * 140, 1), substituted([1] * 40 + [0] * 360, 1)
+    found, deviation = gap(a, b, {}), 100 * math.sqrt(0.3 * 0.7 / 200 + 0.1 * 0.9 / 400)
+    assert (found.low, found.high) == pytest.approx((20 - 1.96 * deviation, 20 + 1.96 * deviation), abs=0.5)
+    assert found.units == 600
+    with pytest.raises(UserError, match="needs at least two"):
+        gap(a, substituted([1]), {})
 
 
 def test_the_same_seed_draws_the_same() -> None:

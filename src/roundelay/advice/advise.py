@@ -165,8 +165,8 @@ class BesideAlone:
         return (
             f"One learner alone would take {one}. {self.learners} learners are {self.sooner:.2f} times sooner if each "
             f"of their gradients counts as one of a learner alone, and {self.at_the_rate_of_one:.2f} times at its "
-            'learning rate with a minibatch each: share a small minibatch, or give rate="gain", and measure it by '
-            "`roundelay scaling`."
+            'learning rate with a minibatch each: share a small minibatch, or train at rate="gain" (the default of '
+            "adpsgd and hadpsgd), and measure it by `roundelay scaling`."
         )
 
 

@@ -12,6 +12,8 @@ d = p - w: p is the centre as its learner last read it, w where it has come from
 and the learner goes on from w = p = W. So the momentum of late reports does not add up: over N of them W goes as by one
 Nesterov step on their mean. With N = 1 and one learner that is DiLoCo's outer step, to the bit.
 
+Reports that come late may weigh less, and be turned towards the momentum, before all of this (stale_reports.py).
+
 Source: torchft's asynchronous DiLoCo, which names the algorithm and has its defaults (0.7, 0.9); the paper's own text
 was not read.
 
@@ -21,6 +23,8 @@ Legend: C elements of a chunk.
 from dataclasses import dataclass
 
 from torch import Tensor
+
+from roundelay.algorithms.stale_reports import turn_, weight_of_age
 
 
 @dataclass(frozen=True)
@@ -33,10 +37,19 @@ class OuterReport:
     """N: reports to one step of the momentum."""
     read: int
     """Version of the centre that the learner has read: the number of reports before it."""
+    decay: float = 0.0
+    cutoff: float = 0.0
+    """Of the weight of reports by their age; 0: all weigh alike, and none is too old."""
+    keep: float = -1.0
+    """Cosine between a report and the momentum below which it is turned; -1: none is."""
 
     def __call__(self, mine: Tensor, centre: Tensor, pulled: Tensor, outer: Tensor, gathered: Tensor, age: int) -> None:
         """Change all five (C,) in place: my row, the centre, what I last read of it, and m and D beside it."""
         change = pulled - mine
+        if self.keep > -1:
+            turn_(change, outer, self.keep, 1 - self.momentum)
+        if self.decay or self.cutoff:
+            change.mul_(weight_of_age(age // self.reports, self.decay, self.cutoff))
         if self.reports > 1:
             gathered.add_(change)
             change.div_(self.reports)

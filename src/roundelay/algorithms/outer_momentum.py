@@ -9,13 +9,23 @@ acts as the gradient of an outer step.
     DiLoCo (Douillard et al. 2023) v <- mu v + (W - Wbar)
                                    W <- W - rate ((W - Wbar) + mu v)     Nesterov momentum as torch.optim.SGD writes it
 
+    NoLoCo (Kolehmainen et al. 2025)   v as DiLoCo's
+                                   W <- W - rate v                       a heavy ball
+
 While lr is constant SlowMo is classical BMUF with block momentum beta and block rate alpha (u = -D / (alpha lr)); when
 lr falls, SlowMo's momentum shrinks with it and BMUF's does not. DiLoCo's local optimizer is AdamW.
+
+    asynchronous GASLoC            x_i, x_j <- (x_i + x_j) / 2, x_i <- x_i + mu (y - y')        y what x_i was
+    (strategies/async_gasloc.py)   y' <- y
 
 Legend: C elements of a chunk.
 """
 
+from dataclasses import dataclass
+
 from torch import Tensor
+
+from roundelay.algorithms.averaging import pair_average_
 
 PAPER_RATE = 0.7
 """Of DiLoCo's outer step, with outer momentum 0.9 and a minibatch for each learner."""
@@ -45,3 +55,25 @@ def outer_nesterov_(anchor: Tensor, momentum: Tensor, mean: Tensor, rate: float,
     outward = anchor - mean
     momentum.mul_(mu).add_(outward)
     anchor.sub_(outward.add_(momentum, alpha=mu), alpha=rate)
+
+
+def outer_heavy_ball_(anchor: Tensor, momentum: Tensor, mean: Tensor, rate: float, mu: float) -> None:
+    """End a round of NoLoCo: `anchor` and `momentum` (C,) in place; `mean` (C,) is only read."""
+    momentum.mul_(mu).add_(anchor).sub_(mean)
+    anchor.sub_(momentum, alpha=rate)
+
+
+@dataclass(frozen=True)
+class OuterMeeting:
+    """The exchange of a learner that has proposed its row with a peer, and the learner's momentum."""
+
+    momentum: float
+
+    def __call__(self, mine: Tensor, theirs: Tensor, my_last: Tensor, their_last: Tensor) -> None:
+        """Change both rows and what I proposed last, `my_last`, (C,) in place; what the peer did is its own. Where I
+        have proposed nothing yet, which is zeros, there is no momentum."""
+        proposed = mine.clone()
+        pair_average_(mine, theirs)
+        if self.momentum and bool(my_last.any()):
+            mine.add_(proposed - my_last, alpha=self.momentum)
+        my_last.copy_(proposed)

@@ -21,6 +21,7 @@ from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.algorithms.continuous_momentum import Meeting
 from roundelay.algorithms.delayed_nesterov import OuterReport
 from roundelay.algorithms.elastic import Pull, set_centre_
+from roundelay.algorithms.outer_momentum import OuterMeeting
 from roundelay.algorithms.parameter_server import GatheredReport, Report
 from roundelay.algorithms.quorum import give_
 from roundelay.core.effects import Rule
@@ -61,7 +62,7 @@ def register(rule: Callable[..., Any], report: bool = False, returns: bool = Tru
         REPORTS[rule.__qualname__] = returns
 
 
-for _rule in (pair_average_, share_average_, set_centre_, Pull, Meeting):
+for _rule in (pair_average_, share_average_, set_centre_, Pull, Meeting, OuterMeeting):
     register(_rule)
 for _report in (Report, GatheredReport, OuterReport):
     register(_report, report=True)

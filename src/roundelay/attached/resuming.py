@@ -99,12 +99,13 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
         Damaged: a file is missing or not what was written; names it.
     """
     try:
-        return _dealt(found, fitting, buffers) if found.dealt else _own(read_part(found.paths[0]))
+        return _dealt(found, fitting, buffers) if found.dealt else own_state(read_part(found.paths[0]))
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{found.paths[0]}: no part of a save ({error!r}).") from error
 
 
-def _own(part: Part) -> Resumed:
+def own_state(part: Part) -> Resumed:
+    """The state that a learner's own part has, with which it goes on where it was."""
     meta, tensors = part.meta, part.tensors
     return Resumed(
         {

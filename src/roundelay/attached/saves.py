@@ -12,12 +12,13 @@ from torch.optim import Optimizer
 
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition
-from roundelay.attached.resuming import Fitting, Resumed, check_fits, resumed_from
+from roundelay.attached.resuming import Fitting, Resumed, check_fits, own_state, resumed_from
 from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain
 from roundelay.attached.sharing import Shared
 from roundelay.attached.steps import Steps
-from roundelay.checkpoint import Room, bytes_of, write_part
+from roundelay.checkpoint import Room, bytes_of, pack_part, unpack_part, write_part
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.handover import Giver
 from roundelay.runtime.resize import TrainedBy
 from roundelay.strategies.base import Strategy
 
@@ -48,14 +49,15 @@ def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
     return found
 
 
-class SessionSaves:
-    """Of one session.
+class SessionSaves(Giver):
+    """Of one session. What a learner that comes back is given is what a save would have of the one that gives it.
 
     Args:
         wanted: facts that saves and this session agree on.
         device: of the module; None: the memory of the host.
         meet: of the session.
         room: waits where a disk is full.
+        made: the samplers of the session, as they are made.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class SessionSaves:
         device: torch.device | None,
         meet: Meet,
         room: Room,
+        made: Sequence[Shared],
     ) -> None:
+        self._made, self._also = made, dict[str, Any]()  # the `also` of the last save
         self._fitting, self._buffers, self._optimizers = wanted, buffers, optimizers
         self._learner, self._device, self._meet, self._room = steps.learner, device, meet, room
         self._whole: dict[Path, int] = {}  # by directory, the newest save that this learner has whole there
@@ -85,8 +89,10 @@ class SessionSaves:
         """
         if keep < 2:
             raise UserError(f"save(keep={keep}): 2 is the least, for one stays whole while the next is written.")
+        self._also = dict(also)
         directory, learner = directory.absolute(), self._learner
-        if directory not in self._whole and saves(directory) and not learner.late:
+        repeats = learner.record.repeats  # then what is saved was written when that was recorded
+        if directory not in self._whole and saves(directory) and not learner.late and not repeats:
             raise UserError(
                 f"{directory} holds saves of another training: attach with resume={str(directory)!r} to go on from "
                 "the newest, or save to another directory."
@@ -104,10 +110,11 @@ class SessionSaves:
             meta.update(self._own(tensors), before=noted.whole, samplers=[one.state() for one in samplers])
 
         self._meet("save()", read)
-        prune(directory, oldest, keep)
         folder = folder_of(directory, self._last)
-        path = part_path(folder, learner.rank, learner.learners)
-        self._room.wait_for(lambda: write_part(path, meta, tensors), directory, bytes_of(tensors.values()))
+        if not repeats:
+            prune(directory, oldest, keep)
+            path = part_path(folder, learner.rank, learner.learners)
+            self._room.wait_for(lambda: write_part(path, meta, tensors), directory, bytes_of(tensors.values()))
         self._whole[directory] = self._last
         return folder
 
@@ -152,11 +159,16 @@ class SessionSaves:
         """
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
-        learner.saved.note(0 if found is None else found.number, max(saves(directory), default=0))
+        whole, last = 0 if found is None else found.number, max(saves(directory), default=0)
+        if learner.record.resumed is not None:
+            (whole, last), wanted = learner.record.resumed, self._fitting
+            found = find(directory, wanted.rank, wanted.learners, wanted.strategy, whole) if whole else None
+        learner.saved.note(whole, last)
 
         def read() -> None:
             noted = learner.saved.noted()
             self._last, self._whole[directory] = noted.last, noted.whole
+            learner.record.note_resumed(noted.whole, noted.last)
             if noted.whole:
                 resumed = self._resumed(directory, found, noted.whole)
                 learner.saved.load(resumed.state)
@@ -207,11 +219,11 @@ class SessionSaves:
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
         _set_random_states(resumed.random, self._device)
-        self.samplers = resumed.samplers
+        self.samplers, self._also = resumed.samplers, dict(resumed.also)
         level = logging.INFO if resumed.random else logging.WARNING
         log.log(level, "rank %d goes on from %s: %s.", self._learner.rank, folder, resumed.said)
 
-    def _load_optimizers(self, resumed: Resumed, folder: Path) -> None:
+    def _load_optimizers(self, resumed: Resumed, folder: Path | str) -> None:
         for optimizer, state in zip(self._optimizers, resumed.optimizers, strict=True):
             try:
                 optimizer.load_state_dict(state)
@@ -220,6 +232,29 @@ class SessionSaves:
                     f"rank {self._learner.rank}: {type(optimizer).__name__} cannot go on from {folder} ({error}): give "
                     "it the parameter groups it had when it was saved."
                 ) from error
+
+    # Learners that come back, where all wait for each other -----------------------------------------------------------
+
+    @property
+    def cut(self) -> int:
+        return max((one.cut for one in self._made), default=0)
+
+    def state_for(self, rank: int) -> bytes:
+        tensors: dict[str, Tensor] = {}
+        meta = {"also": to_plain(self._also, "also", tensors), **self._own(tensors)}
+        return pack_part(meta | {"samplers": [one.state(rank) for one in self._made]}, tensors)
+
+    def take(self, given: bytes) -> Mapping[str, Any] | None:
+        """Begin with the state that another learner has given to this one, which has come back; what the user last
+        saved beside it, None: nothing."""
+        resumed = own_state(unpack_part(given))
+        self._learner.saved.load(resumed.state)
+        self._learner.me.snapshot()
+        self._buffers.unpack(resumed.buffers)
+        self._load_optimizers(resumed, "the state that another learner gives it")
+        self._learner.settings.note()  # as if it had come to the meeting with them
+        self.samplers, self._also = resumed.samplers, dict(resumed.also)
+        return resumed.also or None
 
 
 def _random_states(device: torch.device | None) -> dict[str, Tensor]:

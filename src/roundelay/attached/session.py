@@ -77,9 +77,9 @@ def attach(
         hosts: options between several hosts by name: those of `roundelay train` (`wire`, `fragments`, `host_patience`,
             `encrypt`, `exchange_share`, `means`, `trusted_network`), `silence`, and `listen`, where this host listens.
         resume: a directory of saves: go on from the newest. One that holds none yet is for a command's first start.
-        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md (`probe`, `seconds`, `link`). And
-            `on_death`, "stop" or "go-on": what a death means to learners that wait for each other; and `rate`, of L
-            learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
+        options: of the strategy, as `period=20`; of "auto" those of docs/advice.md. And `on_death`, "stop" or "go-on":
+            what a death means to learners that wait for each other; `record`, a folder for `roundelay replay`; `rate`,
+            of L learners: "as-is", the optimizers' own; "linear", so much larger that the model moves by the sum of all
             gradients; "gain", the default of `adpsgd` and `hadpsgd`, by their noise. A number is the strategy's option.
 
     Raises:
@@ -87,7 +87,7 @@ def attach(
     """
     given = [optimizer] if isinstance(optimizer, Optimizer) or not isinstance(optimizer, Sequence) else optimizer
     several = [unwrapped(one) for one in given]
-    between, deaths = dict(hosts or {}), options.pop("on_death", "stop")
+    between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
     world = read_world(listen=between.pop("listen", None))
     if strategy == "auto":
@@ -106,8 +106,8 @@ def attach(
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
     live = made_folder(live_folder()) if 0 in world.here else ""
-    between_hosts = build(SessionHostOptions, between, "hosts")
-    terms = AttachTerms(chosen, seed, patience, hosts=between_hosts, live=live, on_death=deaths, rate=rate)
+    wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
+    terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
     return Session(module, several, world, terms, None if resume is None else Path(resume))
 
 
@@ -160,7 +160,8 @@ class Session:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
         self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
         room = Room(terms.patience_seconds / 2, termination.asked, log.warning)  # others wait for this learner
-        self._saves = SessionSaves(wanted, self._steps, self._buffers, self.optimizers, device, self._meet, room)
+        about = wanted, self._steps, self._buffers, self.optimizers, device
+        self._saves = learner.giver = SessionSaves(*about, self._meet, room, self._samplers)
         if resume is not None:
             try:
                 restore = self._saves.come_back if learner.late else self._saves.resume
@@ -168,6 +169,10 @@ class Session:
             except BaseException:
                 self._steps.release(None, FAILED)
                 raise
+        if learner.given:
+            with self._steps.failing():
+                self.resumed, learner.given = self._saves.take(learner.given) or self.resumed, b""
+            self._steps.show_home()
 
     @property
     def optimizer(self) -> Optimizer:
@@ -421,10 +426,10 @@ class Session:
         return shared
 
     def _begin_shared(self, shared: Shared, number: int) -> None:
-        if self._learner.late:
-            shared.join()
-        elif number in self._saves.samplers:
+        if number in self._saves.samplers:
             shared.resume(self._saves.samplers[number])
+        elif self._learner.late:
+            shared.join()
         self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------

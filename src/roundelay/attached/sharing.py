@@ -21,11 +21,14 @@ from typing import Any, final
 
 from torch.utils.data import Sampler
 
-from roundelay.attached.data_position import DataPosition, Key, PassLeft
+from roundelay.attached.data_position import DataPosition, Key, PassLeft, Pieces
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
+from roundelay.runtime.attached.passes import ENDLESS
 from roundelay.runtime.attached.shares import ShareTerms
 
+CLOSED_PASS = 1 << 30
+"""In the place of a segment: later than any."""
 MISSING = object()
 """There is no minibatch of that number."""
 
@@ -67,6 +70,7 @@ class Drawing(Iterator[Any]):
         """
         self.key, self._begun, self._fetch, self._pieces = key, begun, fetch, pieces
         self._own = heapq.merge(begun.pieces, *begun.rest)
+        self.segment, self._together = self._shared.segment, self._shared.dealt_among(begun)
         self._last = -1  # of its own numbers
         self._ahead: int | None = None  # minibatches on their way to the loop
         progress = self._shared.progress()
@@ -137,6 +141,23 @@ class Drawing(Iterator[Any]):
         own = () if self._ended else begun.pieces[bisect_right(begun.pieces, last) :]
         rest = () if self._ended else tuple(run[bisect_right(run, last) :] for run in begun.rest)
         return PassLeft(begun.cut, begun.examples, sorted([*pieces, *own]) if pieces else own, rest)
+
+    @property
+    def joinable(self) -> bool:
+        """Is it known which learners share the pass out, and how?"""
+        return bool(self._together)
+
+    def left_for(self, rank: int) -> PassLeft | None:
+        """The part of learner `rank`, who takes it up at the round in which this learner is. None: the pass is over."""
+        if (mine := self.left()) is None:
+            return None
+        first = min([*mine.pieces[:1], *(run.start for run in mine.rest if run)], default=None)
+        if first is None:
+            return PassLeft(mine.cut, mine.examples, ())
+        start = first // mine.cut * mine.cut + self._together.index(rank)
+        if mine.rest:
+            return PassLeft(mine.cut, mine.examples, (), (range(start, ENDLESS, mine.cut),))
+        return PassLeft(mine.cut, mine.examples, range(start, self._pieces(), mine.cut))
 
 
 class Shared(Sampler[Any]):
@@ -210,6 +231,32 @@ class Shared(Sampler[Any]):
         now.begin((epoch, times), left, *self._open(epoch, left))
         self._now = weakref.ref(now)  # a loop that is left early has done with it
 
+    @property
+    def segment(self) -> int:
+        """The segment that runs; see `AttachedLearner`."""
+        return self._learner.segment
+
+    def dealt_among(self, left: PassLeft) -> Sequence[int]:
+        """The ranks to which a pass is dealt out in turn, this learner's part of which is `left` when it begins; none,
+        if it is dealt out otherwise."""
+        if not self._synchronous:
+            return ()
+        whole = left == self._whole_pass()
+        together = tuple(self._together) if whole else tuple(range(self._learner.learners))
+        place = together.index(self._learner.rank)
+        mine = left.cut == len(together) and all(_in_turn(run, left.cut, place) for run in (left.pieces, *left.rest))
+        return together if mine else ()
+
+    @property
+    def cut(self) -> int:
+        """The segment in which the pass under way has begun; 0: none is; CLOSED_PASS: nobody else can take it up."""
+        now = self._now()
+        if now is not None and now.left() is None:
+            now = None
+        if self._left or (now is not None and not now.joinable):
+            return CLOSED_PASS
+        return 0 if now is None else now.segment
+
     def agree(self) -> None:
         """Compare this sampler with those of the others, until that is done.
 
@@ -227,11 +274,13 @@ class Shared(Sampler[Any]):
         if (now := self._now()) is not None:
             now.settle()
 
-    def state(self) -> dict[str, Any]:
-        """Its position, for a save: that of the pass under way, or of the next."""
+    def state(self, rank: int | None = None) -> dict[str, Any]:
+        """Its position, for a save: that of the pass under way, or of the next. With `rank`, the one at which another
+        learner takes that up."""
         now, times, left = self._now(), dict(self._gone_through), dict(self._left)
         key, terms = (self._epoch, times.get(self._epoch, 0)), self._terms
-        if now is not None and (mine := now.left()) is not None:
+        mine = None if now is None else now.left() if rank is None else now.left_for(rank)
+        if now is not None and mine is not None:
             key = now.key
             times[key[0]], left[key] = key[1], mine
         return {
@@ -266,6 +315,13 @@ class Shared(Sampler[Any]):
         """Begin where the learners of a session that runs are."""
         self._epoch, times = self._learner.saved.epoch_under_way(self._number, self._most_pieces)
         self._gone_through[self._epoch] = times
+
+
+def _in_turn(run: Pieces, cut: int, place: int) -> bool:
+    """Return whether these are minibatches of that place among so many."""
+    if isinstance(run, range):
+        return not run or (run.start % cut == place and run.step % cut == 0)
+    return all(number % cut == place for number in run)
 
 
 def _words(batch_size: int, dataset: int) -> str:

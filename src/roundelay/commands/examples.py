@@ -3,6 +3,11 @@
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "checkpoints": ("roundelay checkpoints exp/demo/four",),
     "verify": ("roundelay verify exp/demo/four", "roundelay verify data exp --json"),
+    "replay": (
+        "roundelay replay exp/demo/four",
+        "roundelay replay out/record",
+        "roundelay replay out/record -- python train.py --device cpu",
+    ),
     "launch": ("roundelay launch -n 4 train.py --epochs 3",),
     "simulate": (
         "roundelay simulate --learners 16 --straggler 3:4x",

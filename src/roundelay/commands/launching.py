@@ -1,4 +1,4 @@
-"""A script as learners: launch."""
+"""A script as learners: launch; and what was recorded again: replay."""
 
 import argparse
 import os
@@ -6,12 +6,31 @@ from pathlib import Path
 
 from roundelay.commands.arguments import count, positive, whole
 from roundelay.commands.base import Command
-from roundelay.terminal import complain
+from roundelay.core.errors import UserError
+from roundelay.core.extras import load
+from roundelay.core.folders import check_recorded, is_record
+from roundelay.terminal import complain, console
 
 
 def add(command: Command) -> None:
-    """Its options."""
-    sub = command("launch", _launch, "start a script as the learners of this host, for roundelay.attach")
+    """Their options."""
+    _add_launch(command("launch", _launch, "start a script as the learners of this host, for roundelay.attach"))
+    sub = command("replay", _replay, "repeat a recorded training, event by event, bit for bit")
+    sub.add_argument(
+        "exp",
+        type=Path,
+        check=check_recorded,
+        help="the folder of a roundelay.attach(..., record=...), whose script is started again, as many learners as it "
+        "had; or the run directory of a `train --record`, which is repeated in one process",
+    )
+    sub.set_defaults(behind=[])
+    sub.epilog = (
+        f"{sub.epilog}\n\nA script is run by its recorded command, in the folder it ran in, or by the command behind "
+        "--.\nIt does everything again: whatever it writes, it writes again (docs/replay.md)."
+    )
+
+
+def _add_launch(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
     sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
     sub.add_argument(
@@ -60,3 +79,30 @@ def _launch(options: argparse.Namespace) -> int:
         prefix=not options.no_prefix,
         endings=Endings(options.restarts, options.grace),
     )
+
+
+def _replay(options: argparse.Namespace) -> int:
+    if is_record(options.exp):
+        return _replay_script(options.exp, options.behind)
+    if options.behind:
+        raise UserError(f"{' '.join(options.behind)}: {options.exp} is a run directory, which is repeated without it.")
+    training = load("roundelay_speech.commands.training", "speech", "replay of a run directory")
+    return int(training.replay_run(options.exp))
+
+
+def _replay_script(record: Path, command: list[str]) -> int:
+    from roundelay.runtime.replay.scripts import replay_script
+
+    found = replay_script(record, command, complain)
+    done = f"{found.gradients:,} gradients, {found.events:,} events of {found.learners} learners"
+    if found.differences:
+        console.print(f"{record}: differs after {done}.", markup=False)
+        for difference in found.differences:
+            console.print(f"The first difference: {difference}", markup=False)
+        return 1
+    if not (found.whole or found.cut_short):
+        complain(f"{record}: {done} as recorded; then the script ended with status {found.status}.")
+        return 1
+    end = "to the same rows" if found.whole else "up to the end of a record that was cut short"
+    console.print(f"{record}: {done}, repeated {end}, bit for bit.", markup=False)
+    return 0

@@ -31,7 +31,6 @@ OF_SPEECH = (
     "pack",
     "prepare",
     "realign",
-    "replay",
     "scaling",
     "score",
     "serve",

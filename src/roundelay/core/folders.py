@@ -7,6 +7,8 @@ from roundelay.core.errors import UserError
 
 RECIPE = "recipe.yaml"
 """In every run directory."""
+RECORDED = "session-*/trace.jsonl"
+"""In every record of a script that calls `roundelay.attach(..., record=...)`: one of each session."""
 PACKED = "packed.json"
 """In every packed model."""
 
@@ -21,6 +23,22 @@ def check_run(exp: Path) -> None:
         )
     what = "no such folder" if not exp.exists() else "a file" if exp.is_file() else f"no {RECIPE} in it"
     raise UserError(f"{exp}: not a run directory ({what}). Give the --exp of a `roundelay train`.")
+
+
+def is_record(folder: Path) -> bool:
+    """Return True if it is the record of a script."""
+    return any(folder.glob(RECORDED))
+
+
+def check_recorded(folder: Path) -> None:
+    """Raise a UserError unless it is a record, or a run directory, which may have one."""
+    if (folder / RECIPE).is_file() or is_record(folder):
+        return
+    what = "no such folder" if not folder.exists() else f"neither {RECIPE} nor {RECORDED} in it"
+    raise UserError(
+        f"{folder}: nothing to repeat ({what}). Give the --exp of a `roundelay train --record`, or the folder of a "
+        "roundelay.attach(..., record=...)."
+    )
 
 
 def check_packed(folder: Path) -> None:

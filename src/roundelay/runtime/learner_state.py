@@ -269,6 +269,12 @@ class LearnerState(Me):
             for mine, part in zip(self.row.parts, slices(vector), strict=True):
                 mine.copy_(part)
 
+    def change(self, change: Callable[[Tensor], None]) -> None:
+        """Let `change` change the row (P,), as one mutation."""
+        with self.row.writing():
+            self.row.trace.note(Kind.REPLACE, mine=self.row.version)
+            change(self.row.vector)
+
     def count(self, statistics: Statistics) -> None:
         """Add a trained minibatch to this learner's counts."""
         self.counts.frames[self.rank] += statistics.frames

@@ -2,11 +2,12 @@
 
 A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
-    trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it
+    trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it; of an attached
+                  session, which has no parent, what each learner says of itself when it begins and when it leaves
 
 Rows carry versions, and every event says which versions it met. Between two learners nothing else is needed: the
 versions order their events as far as it matters. A gradient is a pure function of snapshot and minibatch, so gradients
-are not recorded, only each one's loss, as a fingerprint that tells where a repetition first differs.
+are not recorded, only each one's loss, or a hash of it, which tells where a repetition first differs.
 
 Legend: P parameters, L learners.
 """
@@ -20,6 +21,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.torch import load, save
 
 from roundelay.core.errors import UserError
@@ -77,6 +80,8 @@ class Kind(IntEnum):
     REACH = 11  # any other effect on the row of peer; of each row that it meets the version; value: its access
     COME = 12  # came to a gathering; value: 1 if what it gave counts, else 0
     MET = 13  # its gathering was over, or to be closed; value: 1 if this learner closed it, else 0
+    PIECE = 14  # drew from a pass that attached learners share; peer: the sampler; mine: the minibatch, or -1
+    HASH = 15  # the gradient of an attached loop; mine, theirs: hashes of the point and of it; value: its weight
 
 
 ACCESS = {
@@ -130,6 +135,11 @@ class TraceEvent:
                 return "come to a gathering with what " + ("counts" if self.value else "is left out")
             case Kind.MET:
                 return "close a gathering" if self.value else "go on from a gathering"
+            case Kind.PIECE:
+                return f"minibatch {self.mine} of sampler {self.peer}"
+            case Kind.HASH:
+                gradient, point = (f"{number % (1 << 64):016x}" for number in (self.theirs, self.mine))
+                return f"gradient {gradient} of weight {self.value:g} at parameters {point}"
         return f"{self.kind.name.lower()} at version {self.mine}"
 
 
@@ -154,10 +164,18 @@ NO_TRACE: Trace = NoTrace()
 
 
 class TraceWriter:
-    """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event."""
+    """A learner's part of a trace. Unbuffered: a system call, two microseconds, an event.
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file = os.open(_path(folder, rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    Args:
+        new: there must be none yet.
+
+    Raises:
+        OSError: it cannot be written, or is there already.
+    """
+
+    def __init__(self, folder: Path, rank: int, new: bool = False) -> None:
+        how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if new else 0)
+        self._file = os.open(_path(folder, rank), how, 0o644)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
@@ -165,6 +183,11 @@ class TraceWriter:
     def close(self) -> None:
         """Nothing more to note."""
         os.close(self._file)
+
+
+def session_folder(record: Path, number: int) -> Path:
+    """Return the folder of the trace, in a record of a script's attached sessions, of that session, from 0."""
+    return record / f"session-{number + 1}"
 
 
 def _path(folder: Path, rank: int) -> Path:
@@ -178,10 +201,7 @@ def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
         UserError: the file is missing or not a trace; names it.
     """
     path = _path(folder, rank)
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded (--record)?") from error
+    data = _read(path)
     for number in range(len(data) // _FORMAT.size):
         kind, *rest = _FORMAT.unpack_from(data, number * _FORMAT.size)
         try:
@@ -190,6 +210,31 @@ def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
         except (ValueError, OverflowError):
             raise UserError(f"{path}: event {number} is of unknown kind {kind}: damaged, or not a trace.") from None
         yield event
+
+
+ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", "<i8"), ("value", "<f8")])
+"""An event as an item of an array."""
+
+
+def read_array(folder: Path, rank: int) -> NDArray[Any]:
+    """A learner's events as one array.
+
+    Raises:
+        UserError: the file is missing or not a trace; names it.
+    """
+    path = _path(folder, rank)
+    data = _read(path)
+    events = np.frombuffer(data, ARRAY, len(data) // ARRAY.itemsize)
+    if not np.isin(events["kind"], list(Kind)).all():
+        raise UserError(f"{path}: has an event of unknown kind: damaged, or not a trace.")
+    return events
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded?") from error
 
 
 Digests = dict[str, str]
@@ -256,8 +301,14 @@ class Recorder:
         return digests(state, tuple(range(len(state.vectors["row"]))))
 
     def _write(self, what: str, **entry: Any) -> None:
-        with open(self._folder / self.FILE, "a", encoding="utf-8") as file:
-            file.write(json_line({"what": what, **entry}) + "\n")
+        write_entry(self._folder, what, **entry)
+
+
+def write_entry(folder: Path, what: str, **entry: Any) -> None:
+    """Append an entry; several processes may."""
+    line = json_line({"what": what, **entry}) + "\n"
+    with open(folder / Recorder.FILE, "ab", buffering=0) as file:
+        file.write(line.encode())
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
@@ -270,7 +321,7 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded (--record)?") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); was this run recorded?") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a trace: not UTF-8 text (byte {error.start}). Restore the file.") from error
     for number, line in enumerate(lines[:-1], 1):

@@ -9,15 +9,18 @@ from roundelay.strategies.a2cid2 import A2CiD2
 from roundelay.strategies.adpsgd import AdPsgd
 from roundelay.strategies.asgd import Asgd
 from roundelay.strategies.async_diloco import AsyncDiLoCo
+from roundelay.strategies.async_gasloc import AsyncGasLoC
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.bmuf import Bmuf, BmufFairseq
 from roundelay.strategies.bsp import Bsp
+from roundelay.strategies.choco import ChocoSgd
 from roundelay.strategies.delay_by_one import DelayByOne
 from roundelay.strategies.delayed_gradient import DelayedGradient
 from roundelay.strategies.diloco import DiLoCo
 from roundelay.strategies.divshare import DivShare
 from roundelay.strategies.dpsgd import DPsgd
 from roundelay.strategies.easgd import Easgd, EasgdSync
+from roundelay.strategies.gasloc import GasLoC
 from roundelay.strategies.gossip_diloco import GossipDiLoCo
 from roundelay.strategies.gossip_pga import GossipPga
 from roundelay.strategies.hadpsgd import HAdPsgd
@@ -25,6 +28,7 @@ from roundelay.strategies.rennala import Rennala
 from roundelay.strategies.sgd import SerialSgd
 from roundelay.strategies.slowmo import SlowMo
 from roundelay.strategies.sparseloco import SparseLoCo
+from roundelay.strategies.sparta import Sparta
 from roundelay.strategies.ssgd import Ssgd
 
 STRATEGIES: Mapping[str, type[Strategy]] = {
@@ -36,6 +40,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         Bmuf,
         BmufFairseq,
         SlowMo,
+        Sparta,
         DiLoCo,
         SparseLoCo,
         Asgd,
@@ -44,8 +49,11 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
         Easgd,
         EasgdSync,
         DPsgd,
+        ChocoSgd,
         GossipPga,
         GossipDiLoCo,
+        GasLoC,
+        AsyncGasLoC,
         AdPsgd,
         HAdPsgd,
         A2CiD2,

@@ -10,6 +10,9 @@ so that all report equally often (their dynamic local updates).
 diloco: the centre moves as far as one learner in as many examples, and the rate is at most 0.7. One learner with N = 1
 is diloco of one learner, to the bit.
 
+Two remedies for late reports (algorithms/stale_reports.py): `decay` and `cutoff` weigh a report by its age in outer
+rounds (CGAD), `keep` turns one whose cosine with the outer momentum is smaller (HeLoCo). Off by default.
+
 Where we differ: `period` is for a learner of the mean speed, theirs for the fastest, since a learner knows its share of
 all minibatches drawn and nobody else's; in loops that draw for themselves (attach) speed is not known, and all take
 `period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep` leaves
@@ -20,6 +23,7 @@ Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner;
 Staleness counts reports of others between reading the centre and reporting back. The centre is the model.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -45,6 +49,9 @@ class AsyncDiLoCo(Strategy):
     momentum: float = 0.9
     reports: int | None = None
     by_speed: bool = False
+    decay: float = 0.0
+    cutoff: float | None = None
+    keep: float | None = None
 
     name: ClassVar[str] = "async-diloco"
     memory: ClassVar[tuple[str, ...]] = (PULLED,)
@@ -68,10 +75,19 @@ class AsyncDiLoCo(Strategy):
             positive(self.name, "rate", self.rate)
         if self.reports is not None:
             at_least(self.name, "reports", self.reports)
+        if not 0 <= self.decay < math.inf:
+            raise UserError(f"{self.name}.decay is {self.decay:g}: give 0 or more.")
+        if self.cutoff is not None:
+            positive(self.name, "cutoff", self.cutoff)
+        if self.keep is not None and not -1 < self.keep <= 1:
+            raise UserError(f"{self.name}.keep is {self.keep:g}: it is a cosine, above -1 and up to 1, or null.")
 
     @property
     def label(self) -> str:
-        return f"{self.name} period {self.period}" + " by speed" * self.by_speed
+        late = f" decay {self.decay:g}" * (self.decay > 0)
+        late += "" if self.cutoff is None else f" cutoff {self.cutoff:g}"
+        late += "" if self.keep is None else f" keep {self.keep:g}"
+        return f"{self.name} period {self.period}" + " by speed" * self.by_speed + late
 
     def shortfall(self, me: Setting) -> float:
         """Distance that the mean of all models moves in a round, as in `diloco`."""
@@ -106,7 +122,8 @@ class AsyncDiLoCo(Strategy):
 
     async def _report(self, me: Me, read: int | None) -> int | None:
         momentum, rate = self.settled(me)
-        report = OuterReport(rate, momentum, self.reports or me.learners, read or 0)
+        late = self.decay, self.cutoff or 0.0, -1.0 if self.keep is None else self.keep
+        report = OuterReport(rate, momentum, self.reports or me.learners, read or 0, *late)
         version = await Exchange(me.centre, report, (me.memory[PULLED],), since=read, theirs=BESIDE)
         if me.learners > 1 and self.local_momentum == "reset":
             me.reset_momentum()

@@ -41,6 +41,9 @@ class Traits:
     model when a block ends; or each from a row of its own, which is never quite the others'."""
     mixes: bool = True
     """Its learners may ask for a `Mix`. Synchronous strategies only; see `Strategy.mixes`."""
+    goes_on: bool = True
+    """The others can go on without one that dies. Synchronous strategies only; where the model is the centre, which
+    learner 0 keeps, nobody can."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""

@@ -12,8 +12,9 @@ group. The mean of all W_i moves as DiLoCo's one W does, and u_i pulls each towa
 
 Source: the authors' code (`sparse_optimizer_c.py` of their repository), which writes u_i as the mean of the group's
 outer gradients W_j - x_j and a pull W_i - mean_j W_j at the same rate; the two add up to the line above. Where we
-differ: its outer momentum is a heavy ball, ours torch's Nesterov form, as in `diloco`, which this is when all learners
-are one group; its learners cannot be left over; means are not weighted by frames.
+differ: its outer momentum is a heavy ball, W_i <- W_i - rate v_i (`nesterov: false`), ours torch's Nesterov form, as in
+`diloco`, which this is when all learners are one group; its learners cannot be left over; means are not weighted by
+frames.
 
 Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: everybody for its partners, every period.
 """
@@ -25,7 +26,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
+from roundelay.algorithms.outer_momentum import outer_heavy_ball_, outer_nesterov_, settle_outer
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
@@ -42,6 +43,7 @@ class GossipDiLoCo(Blocks):
     rate: float | None = None
     momentum: float = 0.9
     partners: int | None = 1
+    nesterov: bool = True
 
     name: ClassVar[str] = "gossip-diloco"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_momentum")
@@ -64,7 +66,9 @@ class GossipDiLoCo(Blocks):
 
     @property
     def label(self) -> str:
-        return f"{super().label} partners {'all' if self.partners is None else self.partners}"
+        return f"{super().label} partners {'all' if self.partners is None else self.partners}" + (
+            " heavy ball" * (not self.nesterov)
+        )
 
     @property
     def host_options(self) -> frozenset[HostOption]:
@@ -87,7 +91,8 @@ class GossipDiLoCo(Blocks):
         anchor, outer = (me.memory[name] for name in self.memory)
         momentum, rate = self.settled(me)
         group = self.group(me)
-        outer_nesterov_(anchor, outer, await _mean(me, group, me.x), rate, momentum)
+        outer_step_ = outer_nesterov_ if self.nesterov else outer_heavy_ball_
+        outer_step_(anchor, outer, await _mean(me, group, me.x), rate, momentum)
         me.replace(anchor)
         if len(group) == 1 or self.local_momentum == "keep":
             return

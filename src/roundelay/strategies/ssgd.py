@@ -3,22 +3,39 @@
     g = sum_l n_l grad f(x; b_l) / sum_l n_l        n_l frames of learner l's minibatch
     x <- x - lr * g                                 on every learner, so all rows stay equal bit for bit
 
-Sent: one gradient (4 P bytes) a learner and step. Waits: everybody for the slowest, every step. The mean is weighted by
-frames, so the last, uneven round of an epoch needs no special case: L learners do exactly what one learner does with a
-minibatch L times as large.
+With another `codec` than fp32 each learner's gradient goes coded, and what the codec leaves out is added to its next
+one, e_l:
+
+    q_l = decode(encode(grad f(x; b_l) + e_l)),   e_l <- grad f(x; b_l) + e_l - q_l,   g = sum_l n_l q_l / sum_l n_l
+
+By 1bit that is 1-bit SGD (Seide et al. 2014). Where we differ: there each learner sums a part of the gradient and codes
+the sum once more, with a rest of its own; here every learner gets all the q_l. Their AdaGrad and double buffering are
+left out.
+
+Sent: one gradient (4 P bytes, or what the codec makes of it) a learner and step. Waits: everybody for the slowest,
+every step. The mean is weighted by frames, so the last, uneven round of an epoch needs no special case: L learners do
+exactly what one learner does with a minibatch L times as large.
 """
 
 from dataclasses import dataclass
 from typing import ClassVar
 
+from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.core.codec import FP32, Codec
+from roundelay.core.configure import one_of
 from roundelay.core.effects import Draw, GradMean
 from roundelay.core.state import Me
 from roundelay.strategies.base import HostOption, Strategy, Traits
+
+GRADIENT_LEFT = "gradient_left"
+"""The vector e."""
 
 
 @dataclass(frozen=True)
 class Ssgd(Strategy):
     """Allreduce SGD."""
+
+    codec: str = one_of(CODECS, "fp32")
 
     name: ClassVar[str] = "ssgd"
     traits: ClassVar[Traits] = Traits(
@@ -30,10 +47,26 @@ class Ssgd(Strategy):
         mixes=False,
     )
 
+    def __post_init__(self) -> None:
+        codec_named(self.codec, f"{self.name}.codec")
+
+    @property
+    def label(self) -> str:
+        return self.name + f" {self.codec}" * (not self.form.exact)
+
+    @property
+    def memory(self) -> tuple[str, ...]:
+        return () if self.form.exact else (GRADIENT_LEFT,)
+
+    @property
+    def form(self) -> Codec:
+        return codec_named(self.codec, memory=GRADIENT_LEFT)
+
     @property
     def host_options(self) -> frozenset[HostOption]:
-        return frozenset(("wire", "means"))
+        return frozenset(("wire", "means") if self.form.exact else ())
 
     async def learn(self, me: Me) -> None:
+        form = self.form if me.learners > 1 else FP32  # one alone sends nothing
         while batch := await Draw():
-            me.step(await GradMean(me.snapshot(), batch, me.everyone))
+            me.step(await GradMean(me.snapshot(), batch, me.everyone, form))

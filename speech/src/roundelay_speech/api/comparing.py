@@ -1,16 +1,20 @@
-"""Strategies side by side on a recipe, from Python: compare."""
+"""Trainings of a recipe side by side, from Python: compare, evaluate_folds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from roundelay.core.errors import UserError
+from roundelay.core.extras import need
 from roundelay.core.progress import Progress
 from roundelay.job import Interrupt
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar, console
 from roundelay_speech.api.recipes import Overrides, texts
+from roundelay_speech.grids.folds import Folds, Pooled, plan_folds, run_folds
 from roundelay_speech.grids.grid import Contenders, Grid, plan
+from roundelay_speech.grids.results import Outcome
 from roundelay_speech.grids.running import check_data, run_grid
 from roundelay_speech.grids.summary import Compared, summarise
 
@@ -65,3 +69,46 @@ def run_plan(
     with stopping(interrupt):
         outcomes = run_grid(grid, judging.decode, progress, announce, interrupt)
     return summarise(grid, outcomes, judging.target_loss, width), interrupt
+
+
+def evaluate_folds(
+    recipe: str | Path,
+    folds: int,
+    overrides: Overrides = (),
+    exp: Path | str | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Pooled:
+    """Train a recipe with speakers left out in turn, or go on with it, and pool the word errors of all speakers: each
+    is recognised by a model that never heard them.
+
+    Args:
+        folds: how many trainings; each leaves out about as many women and men.
+        overrides: options that differ from the recipe's, for every training.
+        exp: the folder for all runs; None: exp/RECIPE/folds-N.
+
+    Raises:
+        UserError: no such recipe or corpus; fewer speakers than folds; a fold failed or was interrupted.
+    """
+    planned = plan_folds(str(recipe), texts(overrides), folds, None if exp is None else Path(exp))
+    announce = partial(console.print, markup=False)
+    outcomes, pooled, _ = run_planned_folds(planned, progress or Bar(quiet=True), announce)
+    if pooled is None:
+        failed = [f"{outcome.cell.exp}: {outcome.error or outcome.state.value}" for outcome in outcomes]
+        raise UserError("Some folds are not finished; the same call goes on:\n" + "\n".join(failed))
+    return pooled
+
+
+def run_planned_folds(
+    planned: Folds, progress: Progress, announce: Callable[[str], None]
+) -> tuple[list[Outcome], Pooled | None, Interrupt]:
+    """Train what is left of the folds, and pool their errors where all are finished."""
+    need("speech", "evaluate --folds")
+    announce(
+        f"{len(planned.cells)} trainings in {planned.folder}, which leave out "
+        f"{' or '.join(dict.fromkeys(str(len(part)) for part in planned.parts))} speakers each"
+    )
+    interrupt = Interrupt()
+    with stopping(interrupt):
+        outcomes, pooled = run_folds(planned, progress, announce, interrupt)
+    return outcomes, pooled, interrupt

@@ -38,7 +38,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay train demo --exp exp/demo/auto --strategy auto --learners 4",
         "roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8",
     ),
-    "replay": ("roundelay replay exp/demo/four",),
     "decode": (
         "roundelay decode exp/demo/four",
         "roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider",
@@ -59,6 +58,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "evaluate": (
         "roundelay evaluate models/an4 --data data/mine --out results",
         "roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker",
+        "roundelay evaluate kaldi --folds 5 model.width=256 schedule.max_epochs=6",
     ),
     "transcribe": (
         "roundelay transcribe models/an4 talk.mp3",

@@ -2,14 +2,16 @@
 
 import argparse
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import whole
+from roundelay.commands.arguments import add_overrides, count, whole
 from roundelay.commands.base import Command
+from roundelay.core.errors import UserError
 from roundelay.core.folders import PACKED, check_packed, check_run, check_there
-from roundelay.stopping import ending
-from roundelay.terminal import Bar, console
+from roundelay.stopping import ending, resumes_from, status
+from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.commands.recognition import weighted
 
@@ -52,17 +54,31 @@ def add(command: Command) -> None:
     )
     sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
     _add_evaluate(
-        command("evaluate", _evaluate, "recognise new speech with a packed model, and score it", EXAMPLES["evaluate"])
+        command(
+            "evaluate",
+            _evaluate,
+            "recognise new speech with a packed model, or people whom a recipe never heard, and score it",
+            EXAMPLES["evaluate"],
+        )
     )
 
 
 def _add_evaluate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", type=Path, check=check_packed, help="the folder that `roundelay pack` made")
+    sub.add_argument("model", help="the folder that `roundelay pack` made; with --folds, a recipe")
+    sub.add_argument(
+        "--folds",
+        type=count,
+        metavar="N",
+        help="train the recipe so many times, each without some of its corpus's speakers, women and men evenly; "
+        "recognise those, and score all",
+    )
+    add_overrides(sub, "with --folds, schedule.max_epochs=6")
+    sub.add_argument(
+        "--exp", type=Path, metavar="DIR", help="with --folds: the folder for all runs (default: exp/RECIPE/folds-N)"
+    )
     sub.add_argument(
         "--data",
         type=Path,
-        check=check_there,
-        required=True,
         metavar="DIR",
         help="a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing",
     )
@@ -122,7 +138,46 @@ def _ready(out: Path, card: "Card") -> None:
     )
 
 
-def _evaluate(options: argparse.Namespace) -> None:
+def _evaluate(options: argparse.Namespace) -> int:
+    """Recognise with a packed model, or train a recipe in folds."""
+    of_model = {"--data": options.data, "--split": options.split, "--source": options.source, "--out": options.out}
+    of_folds = {"--exp": options.exp, "KEY=VALUE": options.overrides}
+    if options.folds is not None:
+        if given := [name for name, value in of_model.items() if value]:
+            raise UserError(f"evaluate --folds takes a recipe and its corpus: leave {', '.join(given)} out.")
+        return _evaluate_folds(options)
+    if given := [name for name, value in of_folds.items() if value]:
+        raise UserError(f"evaluate MODEL recognises and trains nothing: leave {', '.join(given)} out, or give --folds.")
+    if options.data is None:
+        raise UserError("evaluate needs --data DIR, the speech to recognise; or --folds N, to train a recipe.")
+    check_packed(Path(options.model))
+    check_there(options.data)
+    _evaluate_model(options)
+    return 0
+
+
+def _evaluate_folds(options: argparse.Namespace) -> int:
+    from roundelay_speech.recipes.known import check_recipe
+
+    check_recipe(options.model, options.overrides)  # names a slip before torch is loaded
+    from roundelay_speech.api.comparing import run_planned_folds
+    from roundelay_speech.grids.folds import plan_folds
+
+    planned = plan_folds(options.model, options.overrides, options.folds, options.exp)
+    go_on = resumes_from(planned.folder)
+    with ending(lambda: go_on):
+        outcomes, pooled, interrupt = run_planned_folds(planned, Bar(quiet=True), partial(console.print, markup=False))
+    if pooled is not None:
+        console.print(f"\n{pooled.text}", markup=False)
+        return 0
+    for outcome in outcomes:
+        if outcome.error:
+            complain(f"{outcome.cell.exp}: {outcome.error}")
+    complain(f"not all folds are finished: {go_on}")
+    return status(interrupt.why) if interrupt.asked else 1
+
+
+def _evaluate_model(options: argparse.Namespace) -> None:
     from roundelay_speech.api.packing import Judged, evaluate
 
     how: Judged = {"splits": options.split, "workers": options.workers, "ignore_case": options.ignore_case}
@@ -154,6 +209,8 @@ def _show_evaluated(options: argparse.Namespace, results: "Iterable[Evaluated]")
         if options.per_speaker:
             for name, one in found.speakers.items():
                 console.print(f"  {name}: {one.errors}", markup=False)
+        if found.confidences is not None:
+            console.print(f"  confidences: {found.confidences}", markup=False)
         if line := written_so(found.changes):
             console.print(f"  {line}", markup=False)
         if found.left_out:

@@ -1,4 +1,4 @@
-"""Training of recipes: train, replay."""
+"""Training of recipes: train; and replay, of a run directory."""
 
 import argparse
 import json
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
-from roundelay.core.folders import check_run
 from roundelay.stopping import leave_to_another, status, stopping
 from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
@@ -29,10 +28,6 @@ def add(command: Command) -> None:
     _add_train(
         command("train", _train, "train a network with one of the strategies, or resume a training", EXAMPLES["train"])
     )
-    sub = command(
-        "replay", _replay, "repeat a recorded training in one process, event by event, bit for bit", EXAMPLES["replay"]
-    )
-    sub.add_argument("exp", type=Path, check=check_run, help="the run directory of a `train --record`")
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -179,22 +174,23 @@ def _overrides(options: argparse.Namespace) -> list[str]:
     return given
 
 
-def _replay(options: argparse.Namespace) -> int:
+def replay_run(exp: Path) -> int:
+    """Repeat the run in that directory, for `roundelay replay`; its exit status."""
     from roundelay.runtime.replay.whole import replay
     from roundelay_speech.acoustic import TRACE, make_job
     from roundelay_speech.prepared import load_corpus
     from roundelay_speech.recipes.kept import kept_recipe
     from roundelay_speech.trained import MODEL, load_model
 
-    recipe = kept_recipe(options.exp)
-    if (options.exp / MODEL).is_file():
-        load_model(options.exp).check(load_corpus(recipe.corpus), options.exp)
-    found = replay(options.exp / TRACE, make_job(recipe).cluster, Bar())
+    recipe = kept_recipe(exp)
+    if (exp / MODEL).is_file():
+        load_model(exp).check(load_corpus(recipe.corpus), exp)
+    found = replay(exp / TRACE, make_job(recipe).cluster, Bar())
     done = f"{found.minibatches:,} minibatches, {found.events:,} events in {found.commands} stretches"
     if found.difference:
-        console.print(f"{options.exp}: differs after {done}.\nThe first difference: {found.difference}", markup=False)
+        console.print(f"{exp}: differs after {done}.\nThe first difference: {found.difference}", markup=False)
         return 1
-    console.print(f"{options.exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
+    console.print(f"{exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
     return 0
 
 

@@ -4,7 +4,7 @@ Both are recognised by the model as `transcribe` would: each utterance by itself
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from roundelay_speech.decode.evidence import (
 )
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Examined, Model
+from roundelay_speech.scoring.reliability import Reliability, judged, reliability
 from roundelay_speech.scoring.score import align_words
 
 Float32 = npt.NDArray[np.float32]
@@ -43,18 +44,24 @@ _RIDGE = 1e-3
 _ON_LEVEL = 0.25  # of the way from the quiet to the loud frames of an utterance, speech begins
 
 
+HeldOut = Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
+"""Features and words of utterances."""
+
+
 @dataclass(frozen=True, eq=False)
 class CalibrationSpeech:
     """Speech of the model's corpus.
 
     Attributes:
         training: features (T, F) of utterances for the first network, one by one.
-        held_out: features and words of utterances.
+        held_out: features and words of utterances, which evidence is fitted to.
+        unseen: those of other splits, by name, on which it is judged.
         longest: seconds that phones last at most, by name.
     """
 
     training: Iterable[Float32]
-    held_out: Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
+    held_out: HeldOut
+    unseen: Mapping[str, HeldOut]
     longest: dict[str, float]
 
 
@@ -82,6 +89,26 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
     if len(sure) and len(right) >= _LEAST_WORDS:
         evidence = replace(evidence, confidence=_line(evidence, measures, right, sure))
     return evidence
+
+
+def truths(model: Model, speech: CalibrationSpeech, progress: Progress) -> dict[str, Reliability]:
+    """Judge the confidences of a whole model on each split that nothing was fitted to; none where it gives none.
+
+    Args:
+        model: with its evidence.
+    """
+    found = {}
+    for split, utterances in speech.unseen.items() if model.gives_times else ():
+        progress.start(f"holding confidences to {split}", len(utterances))
+        words = []
+        for features, said in utterances:
+            heard = features()
+            transcript = model.of_features(heard, model.statistics([heard]), believing="all")
+            words.append(judged(said, transcript.timed))
+            progress.advance()
+        progress.finish()
+        found[split] = reliability(words)
+    return found
 
 
 def _likeness(model: Model, training: Iterable[Float32]) -> Likeness:

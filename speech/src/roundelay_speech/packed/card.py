@@ -1,16 +1,23 @@
 """The card of a packed model: what it was trained on and how many errors it makes, for programs and for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from roundelay import __version__
+from roundelay.core.configure import build
+from roundelay.core.files import write_json, write_text
 from roundelay.core.records import Results
+from roundelay.reports.reliability import reliability_picture
 from roundelay.run_directory import commit
 from roundelay_speech.packed.decoded import DecodedRuns, Run
+from roundelay_speech.packed.folder import CARD, README
 from roundelay_speech.prepared import TRAIN, Corpus, numbers
+from roundelay_speech.scoring.reliability import Reliability
 from roundelay_speech.scoring.summary import Summary
+
+PICTURE = "confidences.svg"
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,7 @@ class Card:
         word_errors: by split; counts, and percent.
         search: settings, and the split they were chosen on.
         finetuned: of each training on, utterances, seconds, epochs and rate.
+        confidences: by split, how true they are there (scoring/reliability.py); of splits that they were not fitted to.
     """
 
     name: str
@@ -53,6 +61,7 @@ class Card:
     search: Mapping[str, float]
     word_errors: Mapping[str, Mapping[str, Any]]
     finetuned: Sequence[Mapping[str, Any]] = ()
+    confidences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
@@ -77,6 +86,7 @@ class Card:
             "",
             *self._errors(),
             "",
+            *self._confidences(),
             "| run | weight | network | strategy | learners | epochs | commit |",
             "|---|---|---|---|---|---|---|",
             *(
@@ -108,6 +118,31 @@ class Card:
             "",
             "The settings of the search were chosen on dev, where the corpus has one.",
         ]
+
+    def _confidences(self) -> list[str]:
+        """Return what confidences are worth, with a picture of the first split."""
+        if not self.confidences:
+            return []
+        lines = [f"- {split}: {build(Reliability, dict(one), CARD)}" for split, one in self.confidences.items()]
+        picture = [f"![Share of right words over confidence]({PICTURE})", ""] if self.picture() else []
+        return ["Confidences of words, fitted on dev, each utterance recognised by itself:", "", *lines, "", *picture]
+
+    def picture(self) -> str:
+        """Return an SVG of how true the confidences of the first split are; empty where it has none."""
+        for split, one in self.confidences.items():
+            if bins := [(part["confidence"], part["right"], part["words"]) for part in one["bins"]]:
+                return reliability_picture(bins, f"Share of right words over confidence, {split} of {self.name}")
+        return ""
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write the card for programs and for people, with its picture."""
+    write_json(folder / CARD, card.to_json())
+    write_text(folder / README, card.to_text())
+    if picture := card.picture():
+        write_text(folder / PICTURE, picture)
+    else:
+        (folder / PICTURE).unlink(missing_ok=True)  # of the model that this one was made of
 
 
 def card_of(runs: Sequence[Run], own: Corpus, found: DecodedRuns, words: Vocabulary, licence: str, name: str) -> Card:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from roundelay.core.configure import plain
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.reading import read_audio
@@ -26,6 +27,7 @@ from roundelay_speech.packed.transcripts import in_words_of
 from roundelay_speech.prepared import has_words
 from roundelay_speech.scoring.alignment.groups import GENDERS, Group, by_gender, by_speaker
 from roundelay_speech.scoring.formats.ctm import write_ctm
+from roundelay_speech.scoring.reliability import Reliability, judged, reliability
 from roundelay_speech.scoring.score import Score, score
 from roundelay_speech.scoring.summary import (
     Summary,
@@ -72,6 +74,7 @@ class Evaluated:
         unknown_words: how often each of them is said, the most frequent first.
         changes: what was changed in transcripts, by kind.
         left_out: utterances whose transcripts cannot be scored, with reasons.
+        confidences: how true they are; None where words have none.
     """
 
     split: str
@@ -85,6 +88,7 @@ class Evaluated:
     unknown_words: Mapping[str, int] = field(default_factory=dict)
     changes: Mapping[Kind, int] = field(default_factory=dict)
     left_out: Sequence[LeftOut] = ()
+    confidences: Reliability | None = None
 
 
 def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:
@@ -173,6 +177,7 @@ def _scored(
         dict(Counter(unknown).most_common()),
         by_kind(clean.changes) if clean else {},
         clean.left_out if clean else (),
+        _confidences(said, found),
     )
     if options.out is not None:
         folder = options.out / split
@@ -180,6 +185,12 @@ def _scored(
         _write_times(folder, found, utterances)
         write_json(folder / "evaluation.json", _told(model, evaluated))
     return evaluated
+
+
+def _confidences(said: Mapping[str, Sequence[str]], found: Mapping[str, Transcript]) -> Reliability | None:
+    """Return how true the confidences of all words are; None where there are none."""
+    held = reliability([judged(said[name], transcript.timed) for name, transcript in found.items()])
+    return held if held.words else None
 
 
 def _by_gender(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:
@@ -200,6 +211,7 @@ def _told(model: Model, evaluated: Evaluated) -> dict[str, Any]:
         "left_out": [one.reason for one in evaluated.left_out],
         "groups": {name: errors_of(part) for name, part in evaluated.groups.items()},
         "speakers": {name: errors_of(Summary(part, None)) for name, part in evaluated.speakers.items()},
+        "confidences": None if evaluated.confidences is None else plain(evaluated.confidences),
     }
 
 

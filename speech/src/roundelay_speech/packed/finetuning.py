@@ -18,7 +18,7 @@ from safetensors.torch import save
 from roundelay import __version__
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
-from roundelay.core.files import atomic_write, read_json, write_json, write_text
+from roundelay.core.files import atomic_write, read_json, write_text
 from roundelay.core.flat import load as load_flat
 from roundelay.core.progress import Progress
 from roundelay_speech.corpus.cleaned import CleanedSplits, by_kind, written_so
@@ -27,17 +27,8 @@ from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.lexicon.cleaning import Change
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Pronunciation
-from roundelay_speech.packed.card import Card, Vocabulary
-from roundelay_speech.packed.folder import (
-    CARD,
-    G2P,
-    README,
-    REMEDY,
-    PackedModel,
-    checksum_below,
-    read_packed,
-    write_packed,
-)
+from roundelay_speech.packed.card import Card, Vocabulary, write_card
+from roundelay_speech.packed.folder import CARD, G2P, REMEDY, PackedModel, checksum_below, read_packed, write_packed
 from roundelay_speech.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
 from roundelay_speech.packed.making import new_folder, refuse_existing
 from roundelay_speech.packed.model import Model, load_model
@@ -260,10 +251,9 @@ def _write_card(
     }
     finetuned = [*told.get("finetuned", ()), done]
     words = Vocabulary(**told["vocabulary"])
-    changed = {"name": options.out.name, "vocabulary": words, "word_errors": {}, "finetuned": finetuned}
-    card = Card(**{**told, **changed})
-    write_json(folder / CARD, card.to_json())
-    write_text(folder / README, card.to_text())
+    changed = {"name": options.out.name, "vocabulary": words, "finetuned": finetuned}
+    card = Card(**{**told, **changed, "word_errors": {}, "confidences": {}})
+    write_card(folder, card)
     below: dict[str, str] = {}
     for network in packed.networks:
         below |= checksum_below(folder, network.folder)

@@ -10,7 +10,7 @@ MODEL/dictionary.txt    all pronunciations that were known when the graph was ma
 MODEL/g2p.json.gz       pronunciations by spelling, if the dictionary was large enough to learn them from
 MODEL/rescore           a large language model for a second pass, if there was one
 MODEL/evidence.json     what words that were said are like, and how true confidences are; none of earlier versions
-MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md: for people
+MODEL/card.json         corpus, runs, word errors, licence: for programs; README.md, confidences.svg: for people
 """
 
 from collections.abc import Mapping

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from os import getpid
 from pathlib import Path
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from roundelay import __version__
 from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, sweep, unwritable, write_json, write_text
+from roundelay.core.files import read_json, sweep, unwritable, write_json
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
 from roundelay_speech.decode.evidence import longest_phones
@@ -28,15 +28,13 @@ from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import TREE, Alignment
 from roundelay_speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, write_lexicon
-from roundelay_speech.packed.calibrating import MOST_SECONDS, CalibrationSpeech, calibrated
-from roundelay_speech.packed.card import Card, Vocabulary, card_of
+from roundelay_speech.packed.calibrating import MOST_SECONDS, CalibrationSpeech, HeldOut, calibrated, truths
+from roundelay_speech.packed.card import Card, Vocabulary, card_of, write_card
 from roundelay_speech.packed.decoded import DecodedRuns, Run, decoded_for
 from roundelay_speech.packed.folder import (
-    CARD,
     DICTIONARY,
     EVIDENCE_FILE,
     G2P,
-    README,
     RESCORE,
     PackedModel,
     PackedNetwork,
@@ -106,15 +104,19 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
             networks.append(_packed_network(folder / name, member, config, load_corpus(run[1].corpus)))
             below |= checksum_below(folder, name)
         card = card_of(runs, own, found, words, options.licence, options.out.name)
-        write_json(folder / CARD, card.to_json())
-        write_text(folder / README, card.to_text())
+        write_card(folder, card)
         made_by = f"roundelay {__version__}"
         rate, search = _one_rate(members), _search(found, recipe)
         rescored, silence = recipe.decode.rescored, own.lexicon.silence if recipe.unaligned else ""
         packed = PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below, cleaned=own.cleaned)
         write_packed(folder, packed)
         speech = _calibration_speech(recipe, own, members)
-        write_json(folder / EVIDENCE_FILE, plain(calibrated(load_model(folder), speech, progress)))
+        bare = load_model(folder)
+        evidence = calibrated(bare, speech, progress)
+        write_json(folder / EVIDENCE_FILE, plain(evidence))
+        held = truths(replace(bare, evidence=evidence), speech, progress)
+        card = replace(card, confidences={split: plain(one) for split, one in held.items()})
+        write_card(folder, card)
         write_packed(folder, packed)
     return card
 
@@ -125,16 +127,23 @@ def _calibration_speech(recipe: Recipe, own: Corpus, members: Sequence[EnsembleM
     first = members[0].store
     training = [u.id for u in own.splits[TRAIN] if u.id in first]
     order = stream(0, "evidence", "training").permutation(len(training))
-    held_out, seconds = [], 0.0
-    for utterance in own.splits.get(TUNING_SPLIT, ()):
-        if not utterance.words or utterance.copied or any(utterance.id not in m.store for m in members):
-            continue
-        held_out.append((partial(_stored, members, utterance.id), utterance.words))
-        if (seconds := seconds + utterance.duration) > MOST_SECONDS:
-            break
+    unseen = {split: _held_out(own, split, members) for split in recipe.decode.splits if split != TUNING_SPLIT}
     shift = config_of(first).frames.frame_shift_ms / 1000
     longest = {} if recipe.unaligned else longest_phones(Alignment.load(recipe.aligned), shift)
-    return CalibrationSpeech((first.get(training[n]) for n in order), held_out, longest)
+    held_out = _held_out(own, TUNING_SPLIT, members)
+    return CalibrationSpeech((first.get(training[n]) for n in order), held_out, unseen, longest)
+
+
+def _held_out(own: Corpus, split: str, members: Sequence[EnsembleMember]) -> HeldOut:
+    """Return utterances of a split with transcripts, ten minutes of them at most."""
+    found, seconds = [], 0.0
+    for utterance in own.splits.get(split, ()):
+        if not utterance.words or utterance.copied or any(utterance.id not in m.store for m in members):
+            continue
+        found.append((partial(_stored, members, utterance.id), utterance.words))
+        if (seconds := seconds + utterance.duration) > MOST_SECONDS:
+            break
+    return found
 
 
 def _stored(members: Sequence[EnsembleMember], utterance: str) -> PieceFeatures:

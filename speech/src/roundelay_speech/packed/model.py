@@ -96,8 +96,8 @@ class Examined:
 
 
 Believing = Literal["said", "lasting", "all"]
-"""Words of a search that are taken for said: those that evidence speaks for, with confidences made true
-(speech/decode/evidence.py); those that do not last impossibly long; all, as `roundelay decode` has them."""
+"""Words of a search that are taken for said: those that evidence speaks for; those that do not last impossibly long;
+all, as `roundelay decode` has them. Confidences of all three are made true (speech/decode/evidence.py)."""
 
 
 Recording = tuple[str, Sequence[Float32]]
@@ -335,7 +335,7 @@ class Model:
         """Return the words of a piece."""
         if not len(features):
             return Transcript()
-        if believing == "all":
+        if believing == "all" and (self.evidence is None or not (times and self.gives_times)):
             return self.words(self.scores(features, statistics), times=times)
         return self._believed(self.examined(features, statistics, times=times), believing)
 
@@ -343,7 +343,9 @@ class Model:
         words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
         longest = {} if evidence is None else evidence.longest
         seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
-        kept = [n for n, place in enumerate(found.places) if not too_long(place, longest, seconds)]
+        kept = [*range(len(words))]
+        if believing != "all":
+            kept = [n for n, place in enumerate(found.places) if not too_long(place, longest, seconds)]
         if evidence is not None and found.measures is not None:
             if believing == "said":
                 believed = evidence.believed(found.measures)

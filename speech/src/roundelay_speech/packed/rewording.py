@@ -15,7 +15,7 @@ import numpy as np
 
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
-from roundelay.core.files import read_json, read_text, write_json, write_text
+from roundelay.core.files import read_json, read_text
 from roundelay.core.progress import Progress
 from roundelay_speech.data.problems import listing
 from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
@@ -33,8 +33,8 @@ from roundelay_speech.decode.lm.ngram import build as build_model
 from roundelay_speech.decode.lm.vocabulary import VocabularyLexicon
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, Pronunciation, base_phone, read_lexicon
-from roundelay_speech.packed.card import Card, Vocabulary
-from roundelay_speech.packed.folder import CARD, DICTIONARY, G2P, README, read_packed, write_packed
+from roundelay_speech.packed.card import Card, Vocabulary, write_card
+from roundelay_speech.packed.folder import CARD, DICTIONARY, G2P, read_packed, write_packed
 from roundelay_speech.packed.making import GRAPH_FILES, new_folder, refuse_existing
 from roundelay_speech.packed.model import packed_columns
 from roundelay_speech.recipes.known import apply_overrides
@@ -107,8 +107,7 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
         progress.advance(0, str(read_json(folder / GRAPH_FILE)["left_out"]))
         progress.finish()
         card = _card(read_json(source / CARD), options.out.name, folder)
-        write_json(folder / CARD, card.to_json())
-        write_text(folder / README, card.to_text())
+        write_card(folder, card)
         write_packed(folder, packed)
     return card
 
@@ -194,4 +193,4 @@ def _card(told: Mapping[str, Any], name: str, folder: Path) -> Card:
     """Return the card of the model with other words: its word errors were those of other words, and go."""
     info = read_json(folder / GRAPH_FILE)
     words = Vocabulary(int(info["words"]), int(info["lm_order"]), sum(info["lm_ngrams"]), told["vocabulary"]["spells"])
-    return Card(**{**told, "name": name, "vocabulary": words, "word_errors": {}})
+    return Card(**{**told, "name": name, "vocabulary": words, "word_errors": {}, "confidences": {}})

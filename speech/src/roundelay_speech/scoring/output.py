@@ -1,6 +1,6 @@
 """Scores for people: every error in its place, the most frequent errors, tables by speaker and subset."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,8 +9,16 @@ from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.kaldi_io.tables import read_table
 from roundelay_speech.scoring.alignment.align import Pair
 from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore, confusions
-from roundelay_speech.scoring.alignment.groups import Groups, by_gender, by_map, by_speaker, by_subset, sclite_table
-from roundelay_speech.scoring.resample import Unit, bootstrap
+from roundelay_speech.scoring.alignment.groups import (
+    GENDERS,
+    Groups,
+    by_gender,
+    by_map,
+    by_speaker,
+    by_subset,
+    sclite_table,
+)
+from roundelay_speech.scoring.resample import Unit, bootstrap, gap
 
 GENDER = "gender"  # what groups are made by that is no file
 GAP = "***"  # how a missing word is shown, as sclite does
@@ -44,9 +52,12 @@ def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) ->
             raise UserError(f"{name}: no utterance has a subset. The manifest's field `subset`, or labels in an stm.")
         lines += _parts(parts, groups, unit)
     if wanted.by:
-        lines += _parts(_grouped(name, result, groups, wanted.by), groups, unit)
+        parts = _grouped(name, result, groups, wanted.by)
+        lines += _parts(parts, groups, unit)
+        if wanted.by == GENDER and unit is not None:
+            lines += _gap(parts, groups, unit)
     if wanted.per_speaker:
-        lines += _parts(by_speaker(result, groups), {}, None)
+        lines += _parts(by_speaker(result, groups), {}, "utterances" if wanted.interval else None)
     if wanted.table:
         lines += ["", sclite_table(by_speaker(result, groups), result, name)]
         if parts := by_subset(result, groups):
@@ -88,6 +99,18 @@ def _part(part: Score, groups: Groups, unit: Unit | None) -> str:
         return _line(part, groups, unit)
     except UserError:
         return _line(part, groups, None)
+
+
+def _gap(parts: Mapping[str, Score], groups: Groups, unit: Unit) -> list[str]:
+    """Return a line on how many more errors women have than men; none where it cannot be said."""
+    women, men = (parts.get(name) for name in GENDERS.values())
+    if women is None or men is None:
+        return []
+    try:
+        interval = gap(women, men, groups, unit)
+    except UserError:  # too few for an interval
+        return []
+    return [f"  {' - '.join(GENDERS.values())}  {women.errors.wer - men.errors.wer:+.2f}  {interval}"]
 
 
 def frequent_errors(result: Score, most: int) -> str:

@@ -65,6 +65,24 @@ def bootstrap(
     return _interval(rates, unit, len(counts))
 
 
+def gap(
+    a: Score, b: Score, groups: Groups, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
+) -> ConfidenceInterval:
+    """Return the interval of A's word error rate minus B's, of one system on two sets of speech: units of each are
+    drawn by themselves.
+
+    Raises:
+        UserError: fewer than two units of either.
+    """
+    found = []
+    for number, result in enumerate((a, b)):
+        counts = unit_counts(result, groups, unit)
+        _enough(len(counts), unit)
+        found.append((np.concatenate([_rates(counts, d) for d in _draws(len(counts), samples, seed + number)]), counts))
+    (ours, some), (theirs, others) = found
+    return _interval(ours - theirs, unit, len(some) + len(others))
+
+
 @dataclass(frozen=True)
 class Comparison:
     """System A against system B on the same utterances; differences are A minus B, so below 0 A is better."""

@@ -9,18 +9,18 @@ from roundelay.core.files import write_text
 from roundelay.core.records import UTTERANCES_FILE, WordErrors
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.scoring.alignment.counts import Score, UtteranceScore
-from roundelay_speech.scoring.alignment.groups import Group, by_subset
+from roundelay_speech.scoring.alignment.groups import Group, Groups, by_subset
 from roundelay_speech.scoring.formats.ctm import UtterancePosition
 from roundelay_speech.scoring.formats.stm import EVERYTHING, StmSegment, write_stm
 from roundelay_speech.scoring.formats.trn import trn_name, write_trn
 from roundelay_speech.scoring.normalise import GROUPS_FILE, write_groups
 from roundelay_speech.scoring.output import alignment_text
-from roundelay_speech.scoring.resample import ConfidenceInterval, bootstrap
+from roundelay_speech.scoring.resample import ConfidenceInterval, Unit, bootstrap, unit_counts
 
 
 @dataclass(frozen=True)
 class Summary:
-    """A score, and how sure its word error rate is: a bootstrap over utterances, None for fewer than two."""
+    """A score, and how sure its word error rate is: a bootstrap over utterances or speakers, None for less than two."""
 
     score: Score
     interval: ConfidenceInterval | None
@@ -30,9 +30,10 @@ class Summary:
         return f"{self.score.errors}" if self.interval is None else f"{self.score.errors}  {self.interval}"
 
 
-def summarise(result: Score) -> Summary:
+def summarise(result: Score, groups: Groups | None = None, unit: Unit = "utterances") -> Summary:
     """Return the score with its interval."""
-    return Summary(result, bootstrap(result) if len(result.utterances) > 1 else None)
+    several = len(unit_counts(result, groups or {}, unit)) > 1
+    return Summary(result, bootstrap(result, groups, unit) if several else None)
 
 
 def summarise_subsets(result: Score, utterances: Sequence[Utterance]) -> dict[str, Summary]:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from roundelay.algorithms.codecs.bf16 import Bf16
 from roundelay.algorithms.codecs.int4 import Int4
 from roundelay.algorithms.codecs.int8 import Int8
+from roundelay.algorithms.codecs.one_bit import OneBit
 from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.codec import Codec, Fp32
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean
 
-CODECS: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4)}
+CODECS: dict[str, Codec] = {codec.name: codec() for codec in (Fp32, Bf16, Int8, Int4, OneBit)}
 """Those that any vector may travel by, and that a run or a strategy may ask for by name."""
 FORMS: dict[str, Codec] = {**CODECS, Sparse.name: Sparse()}
 """All, also those that are for one strategy's messages."""

@@ -1,4 +1,4 @@
-"""Whole numbers with a scale for every block of elements: the arithmetic of int8 and int4.
+"""Whole numbers with a scale for every block of elements: the arithmetic of int8 and int4, and the blocks of 1bit.
 
 Of a block s_1 ... s_b, for numbers from -N to N:
 
@@ -36,7 +36,7 @@ def scales_of(elements: int) -> int:
 def quantise(x: Tensor, largest: int, scales: Tensor, numbers: Tensor) -> None:
     """Of `x` (C,): `scales` (scales_of(C),) float32 and `numbers` (C,) int8, from -`largest` to `largest`."""
     first = 0
-    for s, k in zip(_blocks(x), _blocks(numbers), strict=True):
+    for s, k in zip(blocks_of(x), blocks_of(numbers), strict=True):
         a = s.abs().amax(1)
         d = a / torch.full_like(a, largest)  # by a plain number a GPU would multiply with its reciprocal instead
         d.view(torch.int32).bitwise_and_(_SIXTEEN_BITS)
@@ -48,12 +48,12 @@ def quantise(x: Tensor, largest: int, scales: Tensor, numbers: Tensor) -> None:
 def restore(scales: Tensor, numbers: Tensor, x: Tensor) -> None:
     """The inverse: `x` (C,)."""
     first = 0
-    for q, k in zip(_blocks(x), _blocks(numbers), strict=True):
+    for q, k in zip(blocks_of(x), blocks_of(numbers), strict=True):
         torch.mul(k, scales[first : first + len(q), None], out=q)
         first += len(q)
 
 
-def _blocks(x: Tensor) -> list[Tensor]:
-    """Views of `x` (C,): all whole blocks, (n, BLOCK), and what is left, (1, C - n BLOCK)."""
+def blocks_of(x: Tensor) -> list[Tensor]:
+    """Return views of `x` (C,): all whole blocks, (n, BLOCK), and what is left, (1, C - n BLOCK)."""
     whole = len(x) // BLOCK * BLOCK
     return [view for view in (x[:whole].view(-1, BLOCK), x[whole:].view(1, -1)) if view.numel()]

@@ -24,10 +24,10 @@ SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """The process publishes `conducted`, `over`, `leads`, `answered` and `let_in`, and writes `drawn`; a learner
-    writes its own items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`, and then `back`."""
+    """The process publishes `conducted`, `over`, `leads` and `answered`, and writes `drawn`; a learner writes its own
+    items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`."""
 
-    PUBLISHED = ("conducted", "over", "leads", "asked", "answered", "back", "let_in")
+    PUBLISHED = ("conducted", "over", "leads", "asked", "answered")
 
     conducted: Integers = table(1)
     """Number of the last meeting that the first host has conducted: the model to evaluate is here, and all that
@@ -41,8 +41,6 @@ class BetweenHosts(View):
     drawn: Integers = table(L)  # The minibatch it was given, or NONE
     answered: Integers = table(L)  # Number of the last request that is answered
     process: Integers = table(L)  # Process of a learner that has come back
-    back: Integers = table(L)  # How often a learner has come back
-    let_in: Integers = table(L)  # The number of its last return that it may train after
 
 
 def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:

@@ -1,9 +1,11 @@
 """A learner that died comes back to the running session: its process is started again, and it takes its own place.
 
-Under asynchronous strategies. The start's meeting point is gone by then; so as long as somebody of the host is dead,
-one of the living listens at another one, whoever is first. It looks there between two steps, as it looks for deaths,
-and gives the learner that comes the memory all share. Where there are several hosts, the first of them then lets it in
-(hosts/admission.py), as it does all learners of a host that was lost as a whole.
+Not where others need it: there its death ends the session. The start's meeting point is gone by then; so as long as
+somebody of the host is dead, one of the living listens at another one, whoever is first. It looks there between two
+steps, as it looks for deaths, and gives the learner that comes the memory all share. Under an asynchronous strategy it
+then takes its place by itself, or, where there are several hosts, is let in by the first of them (hosts/admission.py),
+as are all learners of a host that was lost as a whole. Where learners wait for each other it is let in at a meeting
+(handover.py).
 """
 
 import os

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -59,12 +60,14 @@ class AttachTerms:
     tensors: int = 0  # trainable parameters of the module are in so many
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
+    record: str | Path | None = None  # the folder of the session's record, if it is recorded
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
     rate: LearnersRate = "auto"  # what becomes of the optimizers' learning rates
 
     def __post_init__(self) -> None:
         if self.rate not in get_args(LearnersRate):
             raise UserError(f"rate is {self.rate!r}: choose one of {', '.join(get_args(LearnersRate))}.")
+        object.__setattr__(self, "record", str(Path(self.record).absolute()) if self.record else None)
         object.__setattr__(self, "rate", settled(self.rate, self.strategy, shared=False))
         object.__setattr__(self, "strategy", self.strategy.under(self.rate, shared=False))
         if self.on_death not in get_args(AttachedDeaths):
@@ -115,6 +118,11 @@ class Entrance:
     ) -> None:
         if world.place is not None:
             check_may_join(terms.strategy, world.place)
+            if terms.record:
+                raise UserError(
+                    "record: a session on several hosts cannot be recorded, for exchanges between hosts have two "
+                    "moments, and a replay knows of one. Record learners of one host, or leave record out."
+                )
         self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
@@ -127,6 +135,7 @@ class Entrance:
             **terms.settings_in_common,
             "parameters": initial.numel(),
             "bytes of buffers": shown.numel(),
+            "record": terms.record,
         }
         self.row_host: RowHost | None = None
         """Keeps rows on devices, if this learner has started it."""

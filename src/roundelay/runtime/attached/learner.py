@@ -17,7 +17,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -34,9 +34,13 @@ from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
+from roundelay.runtime.attached.handover import Giver, Receiver, give
 from roundelay.runtime.attached.idling import Idling
 from roundelay.runtime.attached.inputs import Inputs, InputTables
+from roundelay.runtime.attached.meetings import LAST
 from roundelay.runtime.attached.membership import CLOSED, NEEDED, Attendance, Membership
+from roundelay.runtime.attached.recording import SessionRecord
+from roundelay.runtime.attached.repeating import RepeatedPlace, open_record
 from roundelay.runtime.attached.saved import SavedState
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.attached.settings import Settings, SettingsTables, SteppedByLoop
@@ -50,9 +54,8 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World, stragglers
-from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learner_state import LearnerPlace, LearnerTables, LearnerVectors
 from roundelay.runtime.learners_rate import RateFactor
-from roundelay.runtime.procs.backend import ArenaBackend
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
@@ -60,6 +63,7 @@ from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.vectors import make_vectors
 from roundelay.runtime.rows import adopt
+from roundelay.runtime.trace import Kind
 
 log = logging.getLogger("roundelay")
 
@@ -89,6 +93,11 @@ class AttachedLearner:
         UserError: the learners do not find each other or do not agree; names the rank.
     """
 
+    giver: Giver | None = None
+    """Knows what others need of this learner that come back."""
+    given = b""
+    """State that it was given, where it has come back to others that wait for each other."""
+
     def __init__(
         self,
         world: World,
@@ -110,6 +119,7 @@ class AttachedLearner:
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
         session = next(_sessions)
+        self._place, self._here = (world, session), world.here
         entrance = Entrance(world, terms, initial, shown, device, session)
         with LocalRendezvous(world, session, terms.patience_seconds) as rendezvous:
             with entrance.open(rendezvous, self._patience) as access:
@@ -117,6 +127,7 @@ class AttachedLearner:
                 self._around: Surroundings = OneHost(*common)
                 if world.place is not None:
                     self._around = SeveralHosts(*common, world.here, entrance.wakes[self.rank])
+                self.record = self._opened(access, entrance, session)
                 self._build(access, optimizer, update, device)
                 reap = partial(passes.give_back, self.arena)
                 self._membership = members = Membership(self.arena, self.rank, self._patience, reap)
@@ -128,15 +139,14 @@ class AttachedLearner:
                 entrance.share(rendezvous)
                 living: Sequence[int] = world.first
                 if self.late:
-                    living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
-                    self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
+                    living = self._come_back(access, rendezvous)
             self._row_host, self._host_process = entrance.row_host, entrance.host_process
             self.agreed = self.late or entrance.agrees(access)
             """Did this learner come with rank 0's weights and buffers?"""
             if not self.late:
                 members.gather(world.first, rendezvous.check)
                 living = world.first if world.place is None else self._around.taking_part(members)
-        if not self.strategy.traits.synchronous and not self.arena.on_devices:
+        if not terms.needs_all and not self.arena.on_devices:
             notice = partial(members.look, closely=True)
             self._beside.append(Returns(world, session, self.arena, entrance, notice))
         self._idling = Idling(self.arena, self.rank, members.meetings)
@@ -146,8 +156,48 @@ class AttachedLearner:
             self._beside.append(SessionLive(terms.live, self.arena, terms.strategy, members.lowest))
         self._vectors.move_in()
         self.inputs = Inputs(self.arena.view(InputTables), self.rank)
-        self._shares = Shares(self.arena.view(ShareTables), self.rank, joined=not self.strategy.traits.synchronous)
+        self._shares = Shares(self.arena.view(ShareTables), self.rank, joined=not terms.needs_all)
         self._begin(tuple(living))
+
+    def _come_back(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> Sequence[int]:
+        """Take this learner's place in a session that runs; ranks that take part in its segment."""
+        members, waits = self._members, self._terms.goes_on
+        with Receiver(*self._place) if waits else nullcontext() as receiver:
+            living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
+            if receiver is not None:
+                self.given = receiver.take()
+                if not self.given:
+                    raise UserError(
+                        f"rank {self.rank} cannot come back: no learner of its host could give it its state."
+                    )
+                members.begin(self._here)
+        self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
+        return living
+
+    def _give(self, rank: int) -> bool:
+        """In a meeting, give a learner that comes back the state that it begins with; none, if it cannot be said."""
+        try:
+            state = b"" if self.giver is None else self.giver.state_for(rank)
+        except UserError as error:
+            log.warning("rank %d cannot give its state to rank %d, which comes back: %s", self.rank, rank, error)
+            state = b""
+        return give(*self._place, rank, state)
+
+    def _opened(self, access: ArenaAccess, entrance: Entrance, session: int) -> SessionRecord:
+        """The record of the session, or the one that it repeats."""
+        place = RepeatedPlace(
+            access,
+            session,
+            {name: fact for name, fact in entrance.facts.items() if name != "record"},
+            lambda rank: self._members.died(rank, NEEDED),
+            self._finish_deferred,
+        )
+        record = open_record(self._terms.record, place, entrance.late)
+        access.trace = access.rows[self.rank].trace = record.row_trace
+        return record
+
+    def _finish_deferred(self) -> None:
+        self._engine.finish_deferred()
 
     def _adopt(self, access: ArenaAccess, source: int) -> None:
         """Begin where learner `source` of this host is, or the centre, if that is here."""
@@ -176,19 +226,20 @@ class AttachedLearner:
             pinned(snapshot)
             pinned(vectors.gradient)
         states = self.arena.optimizer
-        self.me = LearnerState(
+        self.me = self.record.state(
             LearnerPlace(self.rank, self.learners, self._terms.seed, minibatches_a_round=self.learners),
             LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
             optimizer,
             LearnerTables(states.steps, self.arena.counts, states.scalars[self.rank]),
-            update=self._update,
-            deferred=self._deferred,
+            self._update,
+            self._deferred,
         )
         noise = GradientNoise(np.zeros(len(NOISE_SCALARS))) if self._terms.rate == "gain" else None
         self._rate = RateFactor(self._terms.rate, self.strategy, shared=False, noise=noise)
         self._work = ExternalWork(vectors.gradient)
-        self._backend = ArenaBackend(access, vectors, self._means, self._work)
-        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote())
+        self._backend = self.record.backend(access, vectors, self._means, self._work)
+        trace = self.record.trace
+        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote(), trace)
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(
@@ -198,12 +249,19 @@ class AttachedLearner:
 
     def _begin(self, living: tuple[int, ...]) -> None:
         """A segment begins."""
+        self.record.trace.note(Kind.BEGIN, mine=self._segment)
+        self._deferred.clear()  # the state does so too, but where it repeats a record it has none
         self.me.begin_segment(None, living, self.strategy.traits.ages)
         if self._rate.noise is not None:
             self._rate.noise.forget()  # here and where a save of this meeting is gone on from
         self._means.begin_segment()
         self._backend.begin_segment(opens=True)
         self.me.snapshot()
+
+    @property
+    def segment(self) -> int:
+        """Number of the segment that runs, from 1 on: the training between two meetings."""
+        return self._segment
 
     # Steps ------------------------------------------------------------------------------------------------------------
 
@@ -276,6 +334,10 @@ class AttachedLearner:
             self._next_look = now + BETWEEN_LOOKS_SECONDS
             self._look()
         self.me.learning_rate = learning_rate
+        if self.record.on:
+            vector = self.me.gradient_buffer if lay_out is None else lay_out()
+            self.record.note_gradient(self._engine.pending.at.vector, vector, examples)
+            lay_out = None
         self._update.vote(examples, vote)
         self._work.hand_in(examples, lay_out)
         self._go_on()
@@ -292,7 +354,8 @@ class AttachedLearner:
         wait for each other it depends on what all of them know."""
         factor = 1.0
         if self.learners > 1 and (self._terms.rate in ("gain", "linear") or self.strategy.weighed):
-            living = self.me.living if self.strategy.traits.synchronous else self._members.living
+            as_begun = self.strategy.traits.synchronous or self.record.repeats  # one that differs leaves, as none did
+            living = self.me.living if as_begun else self._members.living
             self._rate.live(living)
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
         self.arena.counts.rate_factors[self.rank] += factor
@@ -300,8 +363,7 @@ class AttachedLearner:
 
     def change_row(self, change: Callable[[Tensor], None]) -> None:
         """Let `change` change the row (P,), as one mutation; not while a strategy's gradient is awaited."""
-        with self.me.row.writing():
-            change(self.me.x)
+        self.me.change(change)
         self.me.snapshot()
 
     def _start(self) -> None:
@@ -330,6 +392,8 @@ class AttachedLearner:
         """
         members, arena, needed = self._members, self.arena, self._terms.needs_all
         members.meetings.begin(kind)
+        attendance = arena.view(Attendance)
+        attendance.cut[self.rank] = 0 if self.giver is None else self.giver.cut
         if shown is not None:
             arena.shown(self.rank).copy_(shown)
         self._finish()
@@ -339,17 +403,16 @@ class AttachedLearner:
         members.meet("all learners to end the segment", needed)
         if not self.strategy.traits.synchronous:
             self._idling.end()
-        self._around.conduct(int(arena.view(Attendance).met[self.rank]))
+        self._around.conduct(int(attendance.met[self.rank]))
         self._compare(members.living)
         read()
         sequences, cast = arena.sequences, arena.view(VoteTables).cast
         for table in (sequences.sent_seq, sequences.acked_seq, arena.queue.rounds, cast):
             table[self.rank] = 0
-        self._around.note_present(members)
+        self._around.note_present(members, self._give if kind != LAST else lambda _: False)
         members.meet("all learners to begin a segment", needed)
         self._segment += 1
-        present = arena.view(Attendance).present
-        self._begin(tuple(rank for rank in self.me.everyone if present[rank]))
+        self._begin(self._around.present)
 
     def _compare(self, living: Sequence[int]) -> None:
         """Compare, in a meeting, the others with this learner.
@@ -448,11 +511,18 @@ class AttachedLearner:
         """The number of the next minibatch of a pass over data that all learners share; None at its end. See
         `passes.draw`."""
         self.check_may_draw()
-        index = self._around.draw(key, pieces, keep)
-        if index is None and pieces:  # unless somebody has died who had drawn one
-            self._members.look(closely=True)
-            index = self._around.draw(key, pieces, keep)
-        return index
+        draw = partial(self._around.draw, key, pieces, keep)
+        if not pieces:  # nothing is
+            return draw()
+
+        def drawn() -> int | None:
+            index = draw()
+            if index is None:  # unless somebody has died who had drawn one
+                self._members.look(closely=True)
+                index = draw()
+            return index
+
+        return self.record.draw(key[0], drawn)
 
     def check_may_draw(self) -> None:
         """Check that minibatches can be shared out here and now.
@@ -501,6 +571,9 @@ class AttachedLearner:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True
         self._members.leave(manner)
+        if self.record.on:
+            has_centre = self.rank == 0 and self.strategy.traits.model == "centre"
+            self.record.leave(manner, self.me, self.arena.rows()[-1].vector if has_centre else None)
         while self._beside:
             self._beside.pop().close(manner)
         if self._host_process is not None:
@@ -520,5 +593,6 @@ class AttachedLearner:
             self.saved,
             self._patience,
             self._backend,
+            self.record,
         )
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around

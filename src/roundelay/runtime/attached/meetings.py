@@ -16,7 +16,9 @@ from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 log = logging.getLogger("roundelay")
 
-KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "save()", "attach(resume=...)", "close()")
+LAST = "close()"
+"""The kind of the last one."""
+KINDS = ("", "consensus()", "meet()", "state_dict()", "load_state_dict()", "save()", "attach(resume=...)", LAST)
 
 
 class MeetingsDiffer(UserError):

@@ -4,11 +4,13 @@ Every learner holds a lock on a byte of its own for as long as it lives. The ker
 however it dies, so whoever waits for somebody need only look whether that byte is still locked (`DeathWatch`).
 """
 
+import logging
+import math
 import os
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from roundelay.runtime.attached.meetings import Meetings, MeetingTables
 from roundelay.runtime.base import LearnerDied
@@ -20,6 +22,8 @@ from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
+log = logging.getLogger("roundelay")
+
 DIED, CLOSED, ENDED, FAILED, HOST_LOST = range(5)
 """Manners in which a learner leaves."""
 MANNERS = {
@@ -29,6 +33,8 @@ MANNERS = {
     FAILED: "it could not go on, and says why itself",
     HOST_LOST: "its host is lost: it has ended there, or the link to it is cut",
 }
+AT_MEETING, LET_IN = 1, 2
+"""Learners that take part in a segment: they were at the meeting before it, or are let in there."""
 NEEDED = "while others needed it to go on"
 LONG_SECONDS = 30.0
 """A learner that has waited so long in a meeting says so, once."""
@@ -36,16 +42,30 @@ LONG_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Attendance(View):
-    """Each learner writes its own items, and publishes `met` and `ending`; the lowest rank that lives writes `present`
-    between two meetings."""
+    """Each learner writes its own items, and publishes `met`, `ending`, `back` and that it is no longer `entering`; the
+    lowest rank that lives, or on several hosts the process that speaks to others, writes `present`, and publishes, of
+    one that it lets in, `entering` and `let_in`."""
 
-    PUBLISHED = ("met", "ending")
+    PUBLISHED = ("met", "ending", "back", "let_in", "entering")
 
     met: Integers = table(L)  # Meetings a learner has come to
     ending: Integers = table(L)  # Number of the last segment that a learner has wanted to end
-    present: Integers = table(L)  # 1: takes part in the segment that begins
+    present: Integers = table(L)  # AT_MEETING or LET_IN: takes part in the segment that begins; 0: does not
     left: Integers = table(L)
     """The manner in which a learner left, by its number in MANNERS; written before it is marked as gone."""
+    back: Integers = table(L)  # How often a learner has come back
+    let_in: Integers = table(L)  # The number of its last return that it may train after
+    entering: Integers = table(L)
+    """1: let in at a meeting by others who wait for each other, and not begun: it begins with the first step that any
+    of them takes. Until then it is in none of their meetings, however many these are."""
+    cut: Integers = table(L)
+    """The segment in which the newest pass over data has begun that was under way when a learner came to its last
+    meeting; 0: none was."""
+
+    def may_come(self, rank: int, cut: int) -> bool:
+        """Return whether a learner that has come back belongs to a pass under way that began in segment `cut`: it lived
+        then. To one that others have shared out without it, it has nothing to add, and would miss meetings in it."""
+        return bool((int(self.met[rank]) + 1) // 2 >= cut)
 
 
 class Membership:
@@ -61,6 +81,7 @@ class Membership:
         self._liveness, self._alive = arena.liveness, arena.liveness.alive
         self._met, self._left = arena.view(Attendance).met, arena.view(Attendance).left
         self._ending, self._bell = arena.view(Attendance).ending, bell_of_session(arena)
+        self._entering = arena.view(Attendance).entering
         self._rung = self._bell.hung
         self.meetings = Meetings(arena.view(MeetingTables), rank)
         self._life, self._watch = life_lock(arena, rank, patience), DeathWatch(arena, reap)
@@ -74,8 +95,50 @@ class Membership:
         self._liveness.mark([self.rank], True)
 
     def hold_life(self) -> None:
-        """Hold this learner's life; the first host will say that it lives."""
+        """Hold this learner's life; another will say that it lives."""
         self._life.acquire()
+
+    def come_back_at_meeting(self, here: Sequence[int], look_outside: Callable[[], None]) -> None:
+        """Take a dead learner's place among others who wait for each other: say that this one has come back, and wait
+        until they have let it in at a meeting and one of those `here` has begun a step, who are waited for as long as
+        one lives. Nobody waits for this learner. Once it has its state, it is to `begin`.
+
+        Raises:
+            LearnerDied: none of those `here` lives any more.
+        """
+        self.hold_life()
+        attendance, rounds = self._arena.view(Attendance), self._arena.queue.rounds
+        publish(attendance.back, self.rank, int(attendance.back[self.rank]) + 1)
+        self._bell.ring()
+        log.warning("rank %d has come back, and waits for the next meeting of the others to be let in.", self.rank)
+
+        def come() -> bool:
+            look_outside()
+            others = self._here_before(here)
+            if attendance.let_in[self.rank] != attendance.back[self.rank]:
+                return False
+            # Who is between two meetings (an odd number) has begun to count its steps anew.
+            return any(self._met[rank] % 2 == 1 and rounds[rank] > 0 for rank in others)
+
+        replace(self._patience, seconds=math.inf).until(come, "others to let it in at a meeting", (1e-3, 1e-2))
+
+    def begin(self, here: Sequence[int]) -> None:
+        """Begin, having been let in, with the first step of the others."""
+        others = self._here_before(here)  # who has taken it has come to as many as any: some may be about to begin
+        publish(self._met, self.rank, int(self._met[others].max()))
+        publish(self._entering, self.rank, 0)
+        self._bell.ring()
+
+    def _here_before(self, here: Sequence[int]) -> list[int]:
+        """Ranks of `here` that live, and have not come back with this learner.
+
+        Raises:
+            LearnerDied: none does.
+        """
+        found = [rank for rank in self.meeting if rank in here and rank != self.rank]
+        if not found:
+            raise LearnerDied(self.rank, "and nobody of its host lives any more in the session it comes back to")
+        return found
 
     def come_back(self, prepare: Callable[[int], None]) -> None:
         """Take a dead learner's place while the others train; not in a meeting of theirs, which counts who comes to it.
@@ -139,6 +202,16 @@ class Membership:
         return tuple(self._liveness.living())
 
     @property
+    def meeting(self) -> tuple[int, ...]:
+        """Ranks that live and come to meetings: all but those that are let in and have not begun."""
+        return tuple(rank for rank in self._liveness.living() if not self._entering[rank])
+
+    @property
+    def entering(self) -> tuple[int, ...]:
+        """Ranks that live, are let in, and have not begun."""
+        return tuple(rank for rank in self._liveness.living() if self._entering[rank])
+
+    @property
     def to_the_end(self) -> tuple[int, ...]:
         """Ranks that live, or have lived until they closed the session."""
         living = self.living
@@ -190,7 +263,7 @@ class Membership:
         started, said = time.monotonic(), False
         self.meetings.announce(number)
         with self._arena.queue_lock:  # nobody comes back between the two
-            everybody = self.living  # who lives now is asked what it came to
+            everybody = self.meeting  # who lives now is asked what it came to
             publish(self._met, self.rank, number)
         self._bell.ring()
 
@@ -216,7 +289,8 @@ class Membership:
         self._bell.ring()
 
     def to_come(self, ranks: Sequence[int], number: int, needed: bool) -> list[int]:
-        """Those of `ranks` who have not ended segment `number`; the dead, who never will, are not waited for.
+        """Those of `ranks` who have not ended segment `number`. The dead, who never will, are not waited for, nor those
+        that are let in and begin with the first step, if nobody has taken any.
 
         Raises:
             LearnerDied: one of these is `needed`.
@@ -225,7 +299,11 @@ class Membership:
         missing = [rank for rank in ranks if self._ending[rank] < number]
         if needed and (lost := [rank for rank in missing if rank in gone]):
             raise self.died(lost[0], NEEDED)
-        return [rank for rank in missing if rank not in gone]
+        missing = [rank for rank in missing if rank not in gone]
+        if missing and all(self._entering[rank] for rank in missing):
+            rounds = self._arena.queue.rounds  # of the others, the last of this segment: they have ended it
+            return missing if max(rounds[rank] for rank in ranks) > 0 else []
+        return missing
 
     def begin_round(self, segment: int) -> None:
         """Begin the next round; other hosts hear of it at once if somebody who has ended the segment waits for it."""

@@ -15,7 +15,7 @@ from typing import final
 from torch import Tensor
 
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.absent import forget_absent
+from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import (
     FIRST_HOST_LOST,
     PROCESS_FAILED,
@@ -25,9 +25,10 @@ from roundelay.runtime.attached.between_hosts import (
     model_to_evaluate,
     take_mean,
 )
-from roundelay.runtime.attached.membership import Attendance, Membership
+from roundelay.runtime.attached.membership import AT_MEETING, LET_IN, Attendance, Membership
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox
 from roundelay.runtime.procs.memory.access import ArenaAccess
@@ -43,6 +44,11 @@ OVER = {
     TOO_FEW_HOSTS: "too few of the hosts that lived can be reached from here, so another may lead them by now",
 }
 """Reasons why learners of other hosts will not be heard of again, in words."""
+
+
+Give = Callable[[int], bool]
+"""Gives a learner of this host, in a meeting, the state that it begins with; False: it is not there any more, or nobody
+is let in at this meeting."""
 
 
 class Surroundings(ABC):
@@ -97,8 +103,14 @@ class Surroundings(ABC):
         """All have come to meeting `number`: wait until what they have is here to be read."""
 
     @abstractmethod
-    def note_present(self, members: Membership) -> None:
-        """After it has been read: say who takes part in the segment that begins, if that is for this learner to say."""
+    def note_present(self, members: Membership, give: Give) -> None:
+        """After it has been read: say who takes part in the segment that begins, if that is for this learner to say,
+        and give learners that come back their state, if that is for this learner to do."""
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        """Ranks that take part in the segment that begins: those who were at the meeting, and who is let in."""
+        return tuple(self._arena.view(Attendance).present.nonzero()[0].tolist())
 
     @abstractmethod
     def taking_part(self, members: Membership) -> Sequence[int]:
@@ -136,6 +148,9 @@ class OneHost(Surroundings):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
+        if self._goes_on:
+            members.come_back_at_meeting(range(self._arena.layout.learners), look_outside)
+            return self.present
         members.come_back(adopt)
         return members.living
 
@@ -151,27 +166,49 @@ class OneHost(Surroundings):
     def conduct(self, number: int) -> None:
         """All of it is here."""
 
-    def note_present(self, members: Membership) -> None:
-        if self._rank == members.living[0]:
-            self._arena.view(Attendance).present[:] = self._arena.liveness.alive
-            if self._goes_on:
-                forget_absent(self._arena)
+    def note_present(self, members: Membership, give: Give) -> None:
+        if self._rank != self.taking_part(members)[0]:
+            return
+        arena, attendance, entering, comes = self._arena, self._arena.view(Attendance), members.entering, list[int]()
+        if self._goes_on:
+            waiting = self._waiting(int(attendance.cut[self._rank]))
+            comes = [rank for rank in (*entering, *waiting) if give(rank) and rank in waiting]
+        attendance.present[:] = arena.liveness.alive
+        attendance.present[[*entering, *comes]] = LET_IN
+        if self._goes_on:
+            forget_absent(arena)
+        if comes:
+            with arena.queue_lock:
+                let_in(arena, comes)
+
+    def _waiting(self, cut: int) -> list[int]:
+        """Ranks that have come back, wait to be let in, and belong to passes under way, the newest of which has begun
+        in segment `cut`."""
+        attendance, alive = self._arena.view(Attendance), self._arena.liveness.alive
+        return [
+            rank
+            for rank in range(self._arena.layout.learners)
+            if attendance.back[rank] != attendance.let_in[rank]
+            and not alive[rank]
+            and breathes(self._arena, rank)
+            and attendance.may_come(rank, cut)
+        ]
 
     def taking_part(self, members: Membership) -> Sequence[int]:
-        return members.living
+        return members.meeting
 
     def consensus_into(self, out: Tensor, members: Membership) -> None:
         if self._strategy.traits.model == "centre":
             out.copy_(self._rows[-1].vector)
             return
-        holders = self._strategy.holders(members.living)
+        holders = self._strategy.holders(tuple(self.taking_part(members)))
         take_mean(out, [self._rows[rank].vector for rank in holders], self._arena.shares(holders))
 
     def centre(self) -> Tensor:
         return self._arena.rows()[-1].vector
 
     def leads(self, members: Membership) -> bool:
-        return self._rank == members.living[0]
+        return self._rank == self.taking_part(members)[0]
 
     def draw(self, key: passes.Key, pieces: int, keep: int) -> int | None:
         segment = int(self._arena.view(Attendance).met[self._rank])
@@ -202,18 +239,21 @@ class SeveralHosts(Surroundings):
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
         """The first host lets it in. What a host that was lost begins with has come from there already."""
+        between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
+        between.process[rank] = os.getpid()
+        if self._goes_on:
+            members.come_back_at_meeting(self._here, look_outside)
+            return self.present
         members.hold_life()
-        between, rank = self._between, self._rank
         comrades = [other for other in members.living if other in self._here and other != rank]
         if comrades:
             adopt(min(comrades, key=lambda other: abs(other - rank)))
-        between.process[rank] = os.getpid()
-        publish(between.back, rank, int(between.back[rank]) + 1)
+        publish(attendance.back, rank, int(attendance.back[rank]) + 1)
         self._bell.ring()
 
         def come() -> bool:
             look_outside()
-            return bool(between.let_in[rank] == between.back[rank])
+            return bool(attendance.let_in[rank] == attendance.back[rank])
 
         self._patience.until(come, "the first host to let it in, between two meetings", (1e-3, 1e-2))
         return sorted({*self.taking_part(members), rank})
@@ -236,12 +276,16 @@ class SeveralHosts(Surroundings):
             (1e-4, 5e-3),
         )
 
-    def note_present(self, members: Membership) -> None:
-        """The first host has said it."""
+    def note_present(self, members: Membership, give: Give) -> None:
+        """The first host has said it. Those of this host whom it has let in are given their state."""
+        if self._rank == min(rank for rank in self.taking_part(members) if rank in self._here):
+            for rank in members.entering:
+                if rank in self._here:
+                    give(rank)
 
     def taking_part(self, members: Membership) -> Sequence[int]:
         present = self._arena.view(Attendance).present
-        return [rank for rank in range(self._arena.layout.learners) if present[rank]]
+        return [rank for rank in range(self._arena.layout.learners) if present[rank] == AT_MEETING]
 
     def consensus_into(self, out: Tensor, members: Membership) -> None:
         out.copy_(model_to_evaluate(self._arena, self._here))

@@ -14,7 +14,7 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached import votes
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.external_work import LoopGradient
-from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.attached.membership import AT_MEETING, Attendance
 from roundelay.runtime.attached.settings import Settings
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.procs.coordination.means import PAUSES, Means, MemberLost
@@ -87,7 +87,7 @@ class VotedUpdate:
         round_ = self._round - late
         if not round_:  # of the segment before
             present = self._arena.view(Attendance).present
-            with self._settings.under_at_meeting([rank for rank in group if present[rank]]):
+            with self._settings.under_at_meeting([rank for rank in group if present[rank] == AT_MEETING]):
                 return self._update(gradient, False, (True,) * self._terms.tensors)
         if missing_mine := votes.missing(self._arena, [self._rank], round_):
             raise RuntimeError(

@@ -247,6 +247,11 @@ def returning_name(world: World, number: int) -> str:
     return _socket_name(world, number, " returning")
 
 
+def given_name(world: World, number: int, rank: int) -> str:
+    """Name of the socket at which a learner that comes back to a session is given its state."""
+    return _socket_name(world, number, f" given {rank}")
+
+
 def _socket_name(world: World, number: int, purpose: str = "") -> str:
     host = "" if world.place is None else f" {world.here[0]}"
     job = f"{os.geteuid()} {world.address} {world.port} {world.attempt} {world.learners}{host} {number}{purpose}"

@@ -27,6 +27,10 @@ LIVE = "ROUNDELAY_LIVE"
 """Names the folder in which attached sessions say how they are, for `roundelay status`."""
 REPORT = "ROUNDELAY_REPORT"
 """Names the folder in which an attached session keeps the held-out losses that its script reports."""
+REPLAY = "ROUNDELAY_REPLAY"
+"""Names a record that a script's sessions are to repeat."""
+REPLAYED = "ROUNDELAY_REPLAYED"
+"""Names a file in which learners that repeat a record say what has come of it."""
 STRAGGLERS = "ROUNDELAY_STRAGGLERS"
 """Names learners of a script that are to be slow, as `1:3x`, with commas."""
 JOB = "ROUNDELAY_JOB"
@@ -374,6 +378,16 @@ def live_folder(environment: Mapping[str, str] = os.environ) -> str:
 def report_folder(environment: Mapping[str, str] = os.environ) -> str:
     """Return the folder of the held-out losses that a session reports; empty where none is named."""
     return environment.get(REPORT, "")
+
+
+def replayed_record(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the record that sessions are to repeat; empty where none is named."""
+    return environment.get(REPLAY, "")
+
+
+def replay_results(environment: Mapping[str, str] = os.environ) -> str:
+    """Return the file for what has come of that; empty where none is named."""
+    return environment.get(REPLAYED, "")
 
 
 def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:

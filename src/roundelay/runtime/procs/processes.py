@@ -69,6 +69,11 @@ def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> No
             f"{option} is 'go-on': under {strategy.label} learner 0 keeps the model of all, so nobody can go on "
             "without it. Choose stop, or another strategy."
         )
+    if not strategy.traits.goes_on:
+        raise UserError(
+            f"{option} is 'go-on': under {strategy.label} each learner knows its neighbours by all that they have sent "
+            "it, so nobody can go on without one. Choose stop, or another strategy."
+        )
 
 
 REPLACE = Deaths()

@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable, Sequence
 
+from roundelay.core.errors import UserError
 
-class Differs(Exception):
+
+class Differs(UserError):
     """The repetition is not the recorded run: says where it first differs."""
 
 

@@ -4,101 +4,57 @@ Legend: P parameters.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.effects import Gather, Grad, GradMean, Mean, Mix, Reach
-from roundelay.core.state import Gradient, Minibatch, Snapshot, Statistics
+from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import Backend
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import Engine
-from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
-from roundelay.runtime.learners_rate import RateFactor
-from roundelay.runtime.replay.baton import Differs
+from roundelay.runtime.learner_state import LearnerPlace, LearnerTables, LearnerVectors
 from roundelay.runtime.replay.means import GroupMean
+from roundelay.runtime.replay.recorded import BEFORE, Recorded, RecordedState
 from roundelay.runtime.replay.stage import Stage, met_rows
-from roundelay.runtime.rows import REACH_RULES, Row, adopt, reach
+from roundelay.runtime.rows import Row, adopt, reach
 from roundelay.runtime.trace import Kind, TraceEvent, Use
-
-BEFORE = (Kind.BEGIN, Kind.JOIN)
-"""Events that come before the first effect."""
 
 
 class _Dead(Exception):
     """The recorded learner did nothing more."""
 
 
-class Recorded:
-    """The events of learner `rank`, taken one by one. Also the trace of its engine, whose notes must be these."""
+@final
+class StagedEvents(Recorded):
+    """The events of a learner on a stage."""
 
     def __init__(self, stage: Stage, rank: int) -> None:
-        self._stage, self._rank, self._events = stage, rank, stage.events[rank]
-        self._seen = 0
+        super().__init__(rank, stage.events[rank])
+        self._stage = stage
 
-    @property
-    def next(self) -> TraceEvent | None:
-        """The next event, not taken."""
-        return self._events[0] if self._events else None
-
-    def next_is(self, *kinds: Kind) -> bool:
-        """True if the next event is one of these."""
-        return self.next is not None and self.next.kind in kinds
-
-    def look(self, *kinds: Kind) -> TraceEvent:
-        """The next event, not taken, which must be one of `kinds`.
-
-        Raises:
-            Differs: it is not.
-        """
-        event = self.next
-        if event is None or (event.kind in BEFORE and event.kind not in kinds):
-            raise _Dead
-        if event.kind not in kinds:
-            raise self.differs(event, " or ".join(kind.name.lower() for kind in kinds))
-        return event
-
-    def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
-        """The next event, which must be one of `kinds`, once the rows it touches are at its versions; at once where it
-        needs only what the learner has a copy of, `cached`.
-
-        Raises:
-            Differs: it is not, or nobody can go on.
-        """
-        event, rows, readers = self.look(*kinds), self._stage.rows, self._stage.readers
-        read, written = (met_rows(event, self._rank, use) for use in (Use.READ, Use.WRITTEN))
+    def wait(self, event: TraceEvent) -> None:
+        rows, readers = self._stage.rows, self._stage.readers
+        read, written = (met_rows(event, self.rank, use) for use in (Use.READ, Use.WRITTEN))
 
         def ready() -> bool:
             there = all(rows[rank].version == version for rank, version in read + written)
             return there and not any(readers[place] for place in written)
 
-        if not cached:
-            self._stage.baton.until(self._rank, ready, f"its event {self._seen}, to {event}")
-        self._events.popleft()
-        self._seen += 1
+        self._stage.baton.until(self.rank, ready, f"its event {self.seen}, to {event}")
+
+    def is_taken(self, event: TraceEvent) -> None:
         self._stage.done.events += 1
-        readers.subtract(read)
-        return event
+        self._stage.readers.subtract(met_rows(event, self.rank, Use.READ))
 
-    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        """An engine's note must be the next event.
+    def changed(self) -> None:
+        self._stage.baton.changed()
 
-        Raises:
-            Differs: it is not.
-        """
-        event = self.take(kind)
-        both_nan = np.isnan(event.value) and np.isnan(value)
-        if (event.peer, event.mine) != (peer, mine) or (event.value != value and not both_nan):
-            raise self.differs(event, str(TraceEvent(kind, peer, mine, theirs, value)))
-
-    def differs(self, event: TraceEvent, now: str) -> Differs:
-        """The first difference is here."""
-        return Differs(f"learner {self._rank}, its event {self._seen}: recorded: {event}; now: {now}")
+    def over(self, wanted: str) -> _Dead:
+        return _Dead()
 
 
 class RecordedLearner(Backend):
@@ -106,20 +62,24 @@ class RecordedLearner(Backend):
 
     def __init__(self, stage: Stage, rank: int) -> None:
         self._stage, self.rank, self._row = stage, rank, stage.rows[rank]
-        self.recorded = Recorded(stage, rank)
+        self.recorded = recorded = StagedEvents(stage, rank)
         cluster, size = stage.cluster, stage.learner.parameters
         memory = {name: stage.vectors[name][rank] for name in cluster.memory}
         self._buffer, snapshot = (torch.empty(size, device=stage.rows_on.device) for _ in range(2))
-        self._me = _RecordedState(
-            self,
+        self._me = RecordedState(
+            recorded,
+            self._finish_deferred,
             LearnerPlace(rank, cluster.learners, cluster.seed, cluster.minibatches_a_round),
             LearnerVectors(self._row, self._buffer, snapshot, memory, stage.learner.shapes),
             cluster.optimizer,
             LearnerTables(stage.steps, stage.counts, stage.scalars[rank]),
-            cluster.rate_factor(memory, stage.scalars[rank]),
+            rate=cluster.rate_factor(memory, stage.scalars[rank]),
         )
         # The step does not take deferred exchanges from there: it waits for its turn before each.
         self.engine = Engine(self._me, self, Deferred(), trace=self.recorded)
+
+    def _finish_deferred(self) -> None:
+        self.engine.finish_deferred()
 
     def run(self) -> None:
         """To the end of the recorded events. A learner that died ends where they end."""
@@ -213,56 +173,10 @@ class RecordedLearner(Backend):
         return not self.recorded.next_is(Kind.GONE)
 
     def reach(self, effect: Reach) -> int | None:
-        rule = REACH_RULES[type(effect)]
-        event = self.recorded.look(rule.kind)
-        if (event.peer, event.access) != (effect.peer, rule.access):
-            raise self.recorded.differs(event, f"{type(effect).__name__.lower()} of row {effect.peer}")
-        self.recorded.take(rule.kind)
+        self.recorded.take_reach(effect)
         version = reach(self._row, self._stage.rows[effect.peer], effect)
         self._stage.baton.changed()
         return version
 
     def deferrable(self, peer: int) -> Row | None:
         return self._stage.rows[peer]
-
-    def changed(self) -> None:
-        """A row has changed, or was read."""
-        self._stage.baton.changed()
-
-
-class _RecordedState(LearnerState):
-    """A learner's state whose operations wait for their turn."""
-
-    def __init__(
-        self,
-        learner: RecordedLearner,
-        place: LearnerPlace,
-        vectors: LearnerVectors,
-        optimizer: LocalOptimizer,
-        tables: LearnerTables,
-        rate: RateFactor | None,
-    ) -> None:
-        super().__init__(place, vectors, optimizer, tables, rate=rate)
-        self._learner = learner
-
-    def snapshot(self) -> Snapshot:
-        recorded = self._learner.recorded
-        event = recorded.look(Kind.READ)
-        cached = self._snapshot_version == event.mine
-        recorded.take(Kind.READ, cached=cached)
-        found = Snapshot(self._snapshot.vector, event.mine) if cached else super().snapshot()
-        self._learner.changed()
-        return found
-
-    def step(self, gradient: Gradient) -> None:
-        recorded = self._learner.recorded
-        if recorded.next_is(Kind.EXCHANGE, Kind.GONE):
-            self._learner.engine.finish_deferred()
-        recorded.take(Kind.STEP)
-        super().step(gradient)
-        self._learner.changed()
-
-    def replace(self, vector: Tensor) -> None:
-        self._learner.recorded.take(Kind.REPLACE)
-        super().replace(vector)
-        self._learner.changed()

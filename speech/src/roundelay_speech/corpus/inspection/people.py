@@ -10,8 +10,10 @@ from roundelay_speech.data.problems import counted
 from roundelay_speech.prepared import TRAIN
 
 _MOST_OF_IT = 0.5  # of the speech of a split of three speakers or more, by one of them
-_FEW = 0.25  # of the speech, by women or by men
+_FEW = 0.35  # of the speech, by women or by men
+_FEW_SPEAKERS = 20  # to train on, for a model that is to understand others
 _NAMES = {"f": "women", "m": "men"}
+_MEASURE = "`roundelay evaluate RECIPE --folds 5` measures word errors of people whom the model has never heard."
 
 
 def people_findings(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
@@ -44,6 +46,9 @@ def _few_speakers(split: str, seconds: Mapping[str, float]) -> list[Finding]:
         what = f"{split}: {most / total:.0%} of the speech is by {name}, one of {counted(len(seconds), 'speaker')}"
         mend = "Take less of it, or more of the others; error rates by speaker are in `roundelay score --per-speaker`."
         return [Finding("balance", "warning", split, what, mend)]
+    if split == TRAIN and 1 < len(seconds) < _FEW_SPEAKERS:
+        what = f"train: only {len(seconds)} speakers: a model that knows few voices makes more errors with others"
+        return [Finding("speakers", "note", split, what, f"Record more people, a little of each. {_MEASURE}")]
     return []
 
 
@@ -53,7 +58,8 @@ def _women_and_men(splits: Mapping[str, Sequence[Utterance]]) -> list[Finding]:
     for split, share in shares.items():
         few = min(share, key=lambda gender: share[gender])
         if split == TRAIN and share[few] < _FEW:
-            what = f"train: {share[few]:.0%} of the speech is by {_NAMES[few]}: expect more errors with them"
+            people = f"{_speakers(splits[split], few)} of {len({u.speaker for u in splits[split]})} speakers"
+            what = f"train: {share[few]:.0%} of the speech is by {_NAMES[few]} ({people}): expect more errors with them"
             found.append(Finding("balance", "warning", split, what, _more_of(few, some=share[few] > 0)))
         elif split != TRAIN and share[few] == 0:
             what = f"{split}: none of the speech is by {_NAMES[few]}: its error rates say nothing of them"
@@ -72,7 +78,12 @@ def _more_of(few: str, *, some: bool) -> str:
     warped = f"--warp {factor} --warp-of {others}` adds copies of {others} turned towards them"
     if some:
         warped = "--warp 0.94 1.06 --warp-of few` adds copies of theirs with longer and shorter vocal tracts"
-    return f"Record more of them. `roundelay prepare ... {warped} (docs/features.md); look at their error rate apart."
+    return f"Record more of them. `roundelay prepare ... {warped} (docs/features.md). {_MEASURE}"
+
+
+def _speakers(utterances: Sequence[Utterance], gender: str) -> int:
+    """Count speakers of a gender."""
+    return len({u.speaker for u in utterances if (u.gender or "").lower()[:1] == gender})
 
 
 def _by_gender(utterances: Sequence[Utterance]) -> dict[str, float]:

@@ -9,7 +9,8 @@
                   <- columns, entered
 
 Between `enter` and `entered` no meeting is conducted: whoever is let in comes to the next. A learner whose host was not
-lost begins with `back`.
+lost begins with `back`. Where learners wait for each other, all of this is done when they have come to a meeting, which
+is conducted then (`let_in_at`), and a learner of its host gives it its state (handover.py).
 """
 
 import threading
@@ -72,9 +73,9 @@ class Admission:
             self._entering = None
 
     def look(self) -> None:
-        """Let in who waits, if all that live are between two meetings."""
+        """Let in who waits, if all that live are between two meetings; not where they wait for each other."""
         host = self._host
-        if self.under_way or not (self._waiting or host.waiting()):
+        if host.strategy.traits.synchronous or self.under_way or not (self._waiting or host.waiting()):
             return
         meeting, living = int(host.between.conducted[0]), host.living()
         if not living or (host.attendance.met[living] != meeting + 1).any():
@@ -92,3 +93,20 @@ class Admission:
                     present, said = sorted({*living, *ranks}), passes.report(host.arena)
                     remote.tell(Enter(tuple(ranks), meeting, tuple(present), tuple(said)))
                     return  # the next one when it has entered
+
+    def let_in_at(self, meeting: int, cut: int) -> bool:
+        """Let in who waits, at a meeting to which all that live have come, if they belong to passes under way, the
+        newest of which has begun in segment `cut`. False: a host is just being told."""
+        host, may_come = self._host, self._host.attendance.may_come
+        own = [rank for rank in host.waiting() if may_come(rank, cut)]
+        if own:
+            host.let_in(own, meeting)
+        with host.gate:
+            for number, (remote, ranks) in sorted(self._waiting.items()):
+                comes = [rank for rank in ranks if may_come(rank, cut)]
+                if remote.standing == "in" and comes:
+                    del self._waiting[number]
+                    self._entering = remote
+                    remote.tell(Enter(tuple(comes), meeting, (), ()))
+                    return False
+        return True

@@ -215,7 +215,7 @@ class SessionAgent(HostAgent):
                 self._let_in(order)
             case messages.MeetingHeld():
                 self._begun = True
-                host.turn(order.number, order.present)
+                host.turn(order.number, order.present, order.let_in)
             case _:
                 self._obey(order)
         return True

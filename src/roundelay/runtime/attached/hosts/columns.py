@@ -122,6 +122,8 @@ class SharedColumns:
             SharedTable(votes.changed, axis=1, stop=None),
             SharedTable(votes.numbers, axis=1, stop=None),
             SharedTable(attendance.left, stop=len(MANNERS)),
+            SharedTable(attendance.entering, published=True, stop=2),
+            SharedTable(attendance.cut),
             *at_steps,
             *at_meetings,
         ]

@@ -19,7 +19,7 @@ from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
-from roundelay.runtime.attached.meetings import KINDS, MeetingTables
+from roundelay.runtime.attached.meetings import KINDS, LAST, MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, ENDED
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control import messages
@@ -268,7 +268,7 @@ class SessionCoordinator:
         present = [rank for rank in range(host.place.learners) if host.attendance.present[rank]]
         for remote in self._hosts.inside():
             if taking.conducted.get(remote.ranks, number) < number:  # it has not heard of the last meeting
-                self._tell_meeting(remote, number, present, with_model=True)
+                self._tell_meeting(remote, messages.MeetingHeld(number, tuple(present)), with_model=True)
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -278,13 +278,18 @@ class SessionCoordinator:
         A meeting has two numbers, of its beginning and of its end; learners that come to different ones notice.
         """
         host, number = self._host, int(self._host.between.conducted[0]) + 2
-        present = host.living()
+        present = host.meeting()
         waits = self._admission.under_way or self._taking_over is not None
         if waits or not present or (host.attendance.met[present] < number).any():
             return
         kinds = {int(kind) for kind in host.arena.view(MeetingTables).kind[number % 2, present]}
-        if len(kinds) == 1:
-            self._conduct(number, KINDS[kinds.pop()], present)
+        if len(kinds) != 1:
+            return
+        kind, cut = KINDS[kinds.pop()], int(host.attendance.cut[present[0]])
+        if host.request.goes_on and kind != LAST and not self._admission.let_in_at(number, cut):
+            return
+        self._send_columns()  # before all hear of the meeting: those who were let in at it live
+        self._conduct(number, kind, present)
 
     def _conduct(self, number: int, kind: str, present: list[int]) -> None:
         host, hosts = self._host, self._hosts
@@ -301,17 +306,19 @@ class SessionCoordinator:
             else:
                 take_mean(host.model, [rows[rank].vector for rank in holders], host.arena.shares(holders))
         host.begin_gatherings()
+        let_in = host.entering()
+        held = messages.MeetingHeld(number, tuple(present), tuple(let_in))
         for remote in hosts.inside():
-            self._tell_meeting(remote, number, present, kind in WITH_MODEL)
-        host.turn(number, present)
+            self._tell_meeting(remote, held, kind in WITH_MODEL)
+        host.turn(number, present, let_in)
 
-    def _tell_meeting(self, remote: RemoteHost, number: int, present: list[int], with_model: bool) -> None:
+    def _tell_meeting(self, remote: RemoteHost, held: messages.MeetingHeld, with_model: bool) -> None:
         host = self._host
         with suppress(LinkError):  # it is lost, as its own thread will notice
             if with_model:
                 host.send_model(remote.monitored, remote.ranks)
-                host.send_shown(remote.monitored, [rank for rank in present if rank not in remote.ranks])
-            remote.monitored.say(messages.MeetingHeld(number, tuple(present)))
+                host.send_shown(remote.monitored, [rank for rank in held.present if rank not in remote.ranks])
+            remote.monitored.say(held)
 
 
 def _sender(link: MonitoredLink) -> Callable[[messages.Columns, bytes], None]:

@@ -16,11 +16,11 @@ import torch
 from roundelay.algorithms.local_update import Sgd
 from roundelay.learner.timing import TimingOnly
 from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.absent import forget_absent
+from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate, place_of_model
 from roundelay.runtime.attached.hosts.columns import SharedColumns
 from roundelay.runtime.attached.hosts.request import SessionRequest
-from roundelay.runtime.attached.membership import CLOSED, DIED, HOST_LOST, Attendance
+from roundelay.runtime.attached.membership import AT_MEETING, CLOSED, DIED, HOST_LOST, LET_IN, Attendance
 from roundelay.runtime.base import Cluster
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import send_vector
@@ -96,6 +96,14 @@ class SessionHost:
         here = list(self.here)
         return bool(self.attendance.met[here].all()) and not self.arena.liveness.alive[here].any()
 
+    def meeting(self) -> list[int]:
+        """Ranks that live and come to meetings, on all hosts: all but those that are let in and have not begun."""
+        return [rank for rank in self.living() if not self.attendance.entering[rank]]
+
+    def entering(self) -> list[int]:
+        """The others that live, on all hosts."""
+        return [rank for rank in self.living() if self.attendance.entering[rank]]
+
     def notice_deaths(self) -> None:
         """Of learners of this host, now and then."""
         with self.gate:
@@ -103,8 +111,8 @@ class SessionHost:
 
     def waiting(self) -> list[int]:
         """Ranks of this host whose learners have come back, and wait to be let in."""
-        back, let_in = self.between.back, self.between.let_in
-        return [rank for rank in self.here if back[rank] != let_in[rank]]
+        back, last = self.attendance.back, self.attendance.let_in
+        return [rank for rank in self.here if back[rank] != last[rank]]
 
     def processes_back(self) -> list[int]:
         """Processes of learners of this host that have come back."""
@@ -112,13 +120,16 @@ class SessionHost:
         return [int(process) for process in found if process]
 
     def let_in(self, ranks: Sequence[int], meeting: int) -> None:
-        """Let learners of this host that have come back train in the segment after that meeting, which was the last
-        that has been conducted."""
-        here = list(ranks)
-        self.attendance.left[here] = DIED
-        publish(self.attendance.met, here, meeting + 1)
+        """Let learners of this host that have come back train in the segment after that meeting: the last that has
+        been conducted; or, where learners wait for each other, begin with their next step."""
+        here, attendance = list(ranks), self.attendance
+        if self.request.goes_on:
+            let_in(self.arena, here)
+            return
+        attendance.left[here] = DIED
+        publish(attendance.met, here, meeting + 1)
         self.arena.liveness.mark(here, True)
-        publish(self.between.let_in, here, self.between.back[here])
+        publish(attendance.let_in, here, attendance.back[here])
 
     def give_back(self, ranks: Sequence[int]) -> None:
         """Let others draw what these learners had drawn last, who are dead."""
@@ -146,12 +157,12 @@ class SessionHost:
         """A segment begins, for all learners, and none of them has begun it."""
         Gatherings(self.arena.gatherings).begin_part(time.monotonic())
 
-    def turn(self, meeting: int, present: Sequence[int]) -> None:
+    def turn(self, meeting: int, present: Sequence[int], let_in: Sequence[int] = ()) -> None:
         """Meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present` may begin
-        the next segment."""
+        the next segment; with them those who are `let_in` and have not begun."""
         self.links.begin_part(self.arena, meeting)
         self.attendance.present[:] = 0
-        self.attendance.present[list(present)] = 1
+        self.attendance.present[list(present)], self.attendance.present[list(let_in)] = AT_MEETING, LET_IN
         if self.request.goes_on:
             forget_absent(self.arena)
         publish(self.between.conducted, 0, meeting)

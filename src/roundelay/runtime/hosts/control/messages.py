@@ -259,10 +259,11 @@ class Enter(Message):
 
 
 class MeetingHeld(Message, kind="meeting"):
-    """A meeting is conducted; who is present."""
+    """A meeting is conducted; who is present, and who is let in at it or was and has not begun."""
 
     number: int
     present: tuple[Rank, ...]
+    let_in: tuple[Rank, ...] = ()
 
 
 # Both ways ------------------------------------------------------------------------------------------------------------

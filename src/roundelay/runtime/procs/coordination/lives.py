@@ -18,8 +18,8 @@ number, and with those columns. A host that hears that a learner elsewhere is de
 exchanges and means, which read that table alone, do without it. A host that hears from the leader no more takes all
 attached learners elsewhere for dead, unless another leads (hosts/control/succession.py), and stops those of a run.
 
-A learner comes to life again where its host lets it: in the place of a dead one, by its parent; or by itself, between
-two meetings.
+A learner comes to life again where its host lets it: in the place of a dead one, by its parent; by itself, between two
+meetings; or by those who wait for it from then on, at a meeting (runtime/attached/handover.py).
 """
 
 import fcntl

@@ -1,0 +1,168 @@
+"""The record of a session: what one learner notes of it, for `roundelay replay`.
+
+A record is a folder with a trace (runtime/trace.py) for each session of a script, in the order in which it attached.
+Beside the events that every runtime notes there are hashes of each gradient and of the point at which it was taken, and
+the minibatches that were drawn from passes that learners share. What is then left is the user's loop, which is run
+again (repeating.py).
+
+Legend: P parameters.
+"""
+
+import hashlib
+import os
+import platform
+import sys
+from abc import ABC
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK
+from roundelay.core.state import Gradient
+from roundelay.runtime.attached.membership import CLOSED, MANNERS
+from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
+from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, write_entry
+
+CHUNK_WORDS = CHUNK // 2
+"""Words of 64 bits in a chunk."""
+
+
+def hash_of(vector: Tensor) -> int:
+    """Return 64 bits for those of a vector (P,): the same for the same vector, others where a single element differs.
+    The words of each chunk are summed, and the sums hashed, which is as fast as the vector can be read; the order of
+    words within a chunk is not looked at."""
+    even = vector.numel() // 2 * 2
+    words, last = vector[:even].view(torch.int64), vector[even:].view(torch.int32).long()
+    whole = words.numel() // CHUNK_WORDS * CHUNK_WORDS
+    sums = torch.cat([words[:whole].view(-1, CHUNK_WORDS).sum(1), words[whole:].sum()[None], last])
+    return int.from_bytes(hashlib.blake2b(sums.cpu().numpy().tobytes(), digest_size=8).digest(), "little", signed=True)
+
+
+class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
+    """The notes of one learner of a session: none, those that it takes, or those that it repeats."""
+
+    trace: Trace = NO_TRACE
+    """Takes the notes of the learner's engine."""
+    row_trace: Trace = NO_TRACE
+    """Takes the notes of its row."""
+    on = False
+    """True if notes are taken or repeated."""
+    repeats = False
+    """True if they are repeated."""
+    resumed: tuple[int, int] | None = None
+    """Of a repeated session: the number of the save that it went on from (0: none), and the highest there was."""
+
+    def state(
+        self,
+        place: LearnerPlace,
+        vectors: LearnerVectors,
+        optimizer: LocalOptimizer,
+        tables: LearnerTables,
+        update: Callable[[Gradient], bool],
+        deferred: Deferred,
+    ) -> LearnerState:
+        """Return the learner's state; arguments as it has them."""
+        return LearnerState(place, vectors, optimizer, tables, update, deferred)
+
+    def backend(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> ArenaBackend:
+        """Return the backend of its engine; arguments as it has them."""
+        return ArenaBackend(access, vectors, means, work)
+
+    def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
+        """The loop has come with a gradient (P,) at that point (P,)."""
+        self.trace.note(Kind.HASH, mine=hash_of(point), theirs=hash_of(gradient), value=weight)
+
+    def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
+        """Return the next minibatch of a pass that learners share, None at its end, as `draw` would."""
+        return draw()
+
+    def note_resumed(self, save: int, last: int) -> None:  # noqa: B027
+        """The session goes on from the save of that number (0: it begins), and `last` is the highest there is."""
+
+    def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:  # noqa: B027
+        """The learner leaves in that manner of membership.py; `centre` (P,), if it answers for it."""
+
+
+@final
+class Unrecorded(SessionRecord):
+    """No notes."""
+
+
+@final
+class Recording(SessionRecord):
+    """Notes that are taken.
+
+    Args:
+        folder: of the trace.
+        learners: of the session.
+        agreed: facts that all of its learners agreed on.
+
+    Raises:
+        UserError: the folder has a record already, or cannot be written.
+    """
+
+    on = True
+
+    def __init__(self, folder: Path, rank: int, learners: int, agreed: Mapping[str, Any]) -> None:
+        self._folder, self._rank = folder, rank
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._writer = TraceWriter(folder, rank, new=True)
+        except FileExistsError:
+            raise UserError(
+                f"rank {rank}: {folder} holds the record of a session already. Name another folder (record=...), or "
+                "remove that one."
+            ) from None
+        except OSError as error:
+            raise UserError(f"rank {rank}: {folder} cannot be written ({error.strerror}). Name another.") from error
+        self.trace = self.row_trace = self._writer
+        facts = {"learners": learners, "agreed": agreed, **surroundings(), **own_command()}
+        write_entry(folder, "learner", version=TRACE_VERSION, rank=rank, **facts)
+
+    def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
+        found = draw()
+        self._writer.note(Kind.PIECE, sampler, -1 if found is None else found)
+        return found
+
+    def note_resumed(self, save: int, last: int) -> None:
+        write_entry(self._folder, "resumed", rank=self._rank, save=save, last=last)
+
+    def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:
+        found = row_digests(me, centre) if manner == CLOSED else {}
+        write_entry(self._folder, "left", rank=self._rank, manner=MANNERS[manner], steps=me.steps, digests=found)
+        self._writer.close()
+
+
+def surroundings() -> dict[str, Any]:
+    """Facts of this process by which the rounding of gradients, or a fault, may be explained."""
+    return {
+        "host": platform.node(),
+        "process": os.getpid(),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def own_command() -> dict[str, Any]:
+    """The command of this process, the folder it runs in, and whether it has the variables of `torchrun`."""
+    return {"command": sys.orig_argv, "directory": os.getcwd(), "torchrun_names": "RANK" in os.environ}
+
+
+def row_digests(me: LearnerState, centre: Tensor | None) -> dict[str, str]:
+    """Hashes of a learner's vectors, and of the centre, by name."""
+    vectors = {"row": me.x, **me.memory, **({} if centre is None else {"centre": centre})}
+    return {
+        name: hashlib.blake2b(vector.cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()
+        for name, vector in vectors.items()
+    }

@@ -1,0 +1,283 @@
+"""A learner that repeats a recorded session: it does in its turn what was recorded, with gradients of the user's loop,
+which runs again.
+
+All learners are processes, as they were. The strategy's coroutine asks for the same effects; where the answer depended
+on timing (which version of a row, which minibatch, whose contribution counted), it is the recorded one. So the first
+gradient that is not the recorded one is noticed by the learner that computed it, before it has changed any row.
+
+Legend: P parameters.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from torch import Tensor
+
+from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.effects import Gather, Reach
+from roundelay.core.errors import UserError
+from roundelay.core.files import json_line
+from roundelay.core.state import Gradient
+from roundelay.runtime.attached.membership import CLOSED, MANNERS
+from roundelay.runtime.attached.recording import (
+    Recording,
+    SessionRecord,
+    Unrecorded,
+    row_digests,
+    surroundings,
+)
+from roundelay.runtime.attached.settings import said
+from roundelay.runtime.attached.turns import Turns, TurnTables
+from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.hosts.terms import differing
+from roundelay.runtime.launch.world import replay_results, replayed_record
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
+from roundelay.runtime.procs.coordination.means import PAUSES, Means
+from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.vectors import Vectors
+from roundelay.runtime.replay.baton import Differs
+from roundelay.runtime.replay.recorded import Recorded, RecordedState
+from roundelay.runtime.replay.stage import met_rows
+from roundelay.runtime.trace import Kind, TraceEvent, Use, read_entries, read_events, session_folder, write_entry
+
+log = logging.getLogger("roundelay")
+
+
+@dataclass(frozen=True)
+class RepeatedPlace:
+    """The place of a learner among those that repeat a session.
+
+    Attributes:
+        number: of the session in its script.
+        agreed: facts that its learners agree on now.
+        lost: the error for whoever waits for a learner that has left.
+        finish_deferred: see `RecordedState`.
+    """
+
+    access: ArenaAccess
+    number: int
+    agreed: Mapping[str, Any]
+    lost: Callable[[int], BaseException]
+    finish_deferred: Callable[[], None]
+
+
+def open_record(record: str | Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
+    """Begin to record a session in that folder, or to repeat the one that `roundelay replay` was given; nothing where
+    the session has no folder for its record.
+
+    Args:
+        late: the learner comes back to a session that runs.
+
+    Raises:
+        UserError: there is a record already; or the one to be repeated is none, is damaged, or is of another session.
+    """
+    if record is None:
+        return Unrecorded()
+    if again := replayed_record():
+        return Repetition(session_folder(Path(again), place.number), place)
+    folder, rank = session_folder(Path(record), place.number), place.access.rank
+    if late:
+        write_entry(folder, "joined", rank=rank)
+        log.warning("rank %d has come back: the record in %s cannot be repeated.", rank, folder)
+        return Unrecorded()
+    return Recording(folder, rank, place.access.arena.layout.learners, place.agreed)
+
+
+@final
+class RepeatedEvents(Recorded):
+    """The recorded events of one learner, each in its turn among those of the others."""
+
+    def __init__(self, folder: Path, place: RepeatedPlace, recorded: Mapping[str, Any]) -> None:
+        access = place.access
+        self.folder, self._recorded, self._lost = folder, recorded, place.lost
+        self._turns = Turns(folder, access.arena.layout.learners)
+        self._done, self._alive = access.arena.view(TurnTables).done, access.arena.liveness.alive
+        self._patience, self._rows = access.patience, access.rows
+        self.gradients, self.difference = 0, ""
+        events = (event for event in read_events(folder, access.rank) if event.kind is not Kind.PIECE)
+        super().__init__(access.rank, events)
+
+    def wait(self, event: TraceEvent) -> None:
+        missing = self._turns.before(self.rank, event)
+
+        def ready() -> bool:
+            nonlocal missing
+            gone = [rank for rank, _ in missing if not self._alive[rank]]  # before what they did last is read
+            missing = [(rank, number) for rank, number in missing if self._done[rank] <= number]
+            if lost := [rank for rank, _ in missing if rank in gone]:
+                raise self._lost(lost[0])
+            return not missing
+
+        if missing and not ready():
+            what = f"its turn, to {event}"
+            self._patience.until(ready, what, PAUSES, lambda: [rank for rank, _ in missing])
+        for row, version in met_rows(event, self.rank, Use.READ, Use.WRITTEN):
+            if (there := self._rows[row].version) != version:
+                raise self.differs(event, f"row {row} at version {there}")
+
+    def is_taken(self, event: TraceEvent) -> None:
+        self.gradients += event.kind is Kind.HASH
+
+    def changed(self) -> None:
+        publish(self._done, self.rank, self.seen)
+
+    def over(self, wanted: str) -> BaseException:
+        if self.next is not None:
+            return self.differs(self.next, wanted)
+        log.warning(
+            "rank %d: its record ends here, after %d gradients, all as they are now; it was cut short.",
+            self.rank,
+            self.gradients,
+        )
+        return SystemExit(0)
+
+    def differs(self, event: TraceEvent, now: str) -> Differs:
+        about = f"its event {self.seen}"
+        why = "The loop does something else than it did."
+        if event.kind is Kind.HASH:
+            about = f"the gradient of its step {self.gradients}"
+            why = (
+                "At equal parameters it is another one: the loop is no function of its minibatches alone (random "
+                "numbers, clocks, files that have changed), or a machine computes wrongly. Replay it here and on "
+                "another machine: the one whose gradient no other repeats is at fault."
+            )
+            if str(event).split(" at ")[1] != now.split(" at ")[1]:
+                about = f"the parameters before its step {self.gradients}"
+                why = (
+                    "All gradients and exchanges before are the same: an optimizer or a change by hand that does not "
+                    "repeat itself, or memory that has changed."
+                )
+        self.difference = (
+            f"rank {self.rank}, which ran on {self._recorded['host']}: {about} differs, and all before is as recorded. "
+            f"Recorded: {event}; now: {now}. {why}{self._surroundings()}"
+        )
+        return Differs(f"{self.folder}: {self.difference}")
+
+    def _surroundings(self) -> str:
+        """Return in words how the surroundings of the learner differ from the recorded ones."""
+        here = surroundings()
+        names = [name for name in ("torch", "threads", "processor") if here[name] != self._recorded[name]]
+        other = ", ".join(f"{name} {here[name]} (was {self._recorded[name]})" for name in names)
+        return f" It may be for what is not as it was: {other}." if other else ""
+
+
+class RepeatingBackend(ArenaBackend):
+    """The backend of a learner that repeats: what depended on timing is as recorded."""
+
+    def __init__(
+        self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork, recorded: Recorded
+    ) -> None:
+        super().__init__(access, vectors, means, work)
+        self._recorded = recorded
+
+    def admits(self, effect: Gather) -> bool:
+        return bool(self._recorded.look(Kind.COME).value)
+
+    def closes(self, effect: Gather) -> bool:
+        return bool(self._recorded.look(Kind.MET).value)
+
+    def closed(self, effect: Gather) -> None: ...
+
+    def lives(self, peer: int) -> bool:
+        return True
+
+    def reach(self, effect: Reach) -> int | None:
+        self._recorded.take_reach(effect)
+        version = super().reach(effect)
+        self._recorded.changed()
+        return version
+
+
+@final
+class Repetition(SessionRecord):
+    """Notes that are repeated.
+
+    Raises:
+        UserError: `folder` has no record, or that of another session; says in what they differ.
+    """
+
+    on = repeats = True
+
+    def __init__(self, folder: Path, place: RepeatedPlace) -> None:
+        self._place, self._folder, self._rank = place, folder, place.access.rank
+        entries = list(read_entries(folder))
+        learners = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
+        self._ends = {entry["rank"]: entry for entry in entries if entry["what"] == "left"}
+        self._check(learners, [entry["rank"] for entry in entries if entry["what"] == "joined"])
+        resumed = [entry for entry in entries if entry["what"] == "resumed" and entry["rank"] == self._rank]
+        self.resumed = (resumed[0]["save"], resumed[0]["last"]) if resumed else (0, 0)
+        self.trace = self._events = RepeatedEvents(folder, place, learners[self._rank])
+        self._pieces: Iterator[TraceEvent] = (
+            event for event in read_events(folder, self._rank) if event.kind is Kind.PIECE
+        )
+
+    def _check(self, learners: Mapping[int, Mapping[str, Any]], joined: list[int]) -> None:
+        """
+        Raises:
+            UserError: the record is not complete, or of another session.
+        """
+        folder, layout = self._folder, self._place.access.arena.layout
+        recorded = max((entry["learners"] for entry in learners.values()), default=0)
+        if recorded != layout.learners or len(learners) != recorded:
+            raise UserError(
+                f"{folder}: the record of {recorded} learners, {len(learners)} of which have begun, and now there are "
+                f"{layout.learners}: start as many."
+            )
+        closed = [rank for rank, entry in self._ends.items() if entry["manner"] == MANNERS[CLOSED]]
+        away = sorted({*learners} - {*closed}) if closed else []
+        if joined or away:
+            raise UserError(
+                f"{folder}: learner {(joined or away)[0]} died or came back while this was recorded, and a replay "
+                "repeats sessions whose learners live to the end."
+            )
+        found = differing(json.loads(json_line(self._place.agreed)), learners[self._rank]["agreed"])
+        for name, now, then in found[:1]:
+            raise UserError(
+                f"{folder}: recorded with {name} {said(then)}, and rank {self._rank} attaches with {said(now)}: run "
+                "the same script with the same options."
+            )
+
+    def state(
+        self,
+        place: LearnerPlace,
+        vectors: LearnerVectors,
+        optimizer: LocalOptimizer,
+        tables: LearnerTables,
+        update: Callable[[Gradient], bool],
+        deferred: Deferred,
+    ) -> LearnerState:
+        return RecordedState(self._events, self._place.finish_deferred, place, vectors, optimizer, tables, update)
+
+    def backend(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> ArenaBackend:
+        return RepeatingBackend(access, vectors, means, work, self._events)
+
+    def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
+        event = next(self._pieces, None)
+        if event is None:
+            raise self._events.over(f"a minibatch of sampler {sampler}")
+        if event.peer != sampler:
+            raise self._events.differs(event, f"a minibatch of sampler {sampler}")
+        return None if event.mine < 0 else event.mine
+
+    def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:
+        events = self._events
+        if manner == CLOSED and not events.difference:
+            end, now = self._ends.get(self._rank, {}), row_digests(me, centre)
+            other = [name for name, digest in end.get("digests", {}).items() if now.get(name) != digest]
+            if events.next is not None:
+                events.differs(events.next, "the end")
+            elif other:
+                events.difference = f"rank {self._rank}: at the end its {', '.join(other)} differ."
+            if events.difference:
+                log.error("%s: %s", self._folder, events.difference)
+        if results := replay_results():
+            facts = {"gradients": events.gradients, "events": events.seen, "difference": events.difference}
+            line = json.dumps({"session": self._place.number, "rank": self._rank, "closed": manner == CLOSED, **facts})
+            with open(results, "ab", buffering=0) as file:
+                file.write(line.encode() + b"\n")

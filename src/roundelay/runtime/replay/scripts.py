@@ -1,0 +1,112 @@
+"""A recorded script again: its learners are started once more, repeat the sessions that they recorded
+(attached/repeating.py), and say what has come of it."""
+
+import json
+import os
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roundelay.core.errors import UserError
+from roundelay.core.folders import RECORDED
+from roundelay.runtime.launch.start import launch
+from roundelay.runtime.launch.world import REPLAY, REPLAYED
+from roundelay.runtime.trace import read_entries
+
+
+@dataclass(frozen=True)
+class ReplayedScript:
+    """The result of a replay.
+
+    Attributes:
+        gradients: computed again.
+        whole: all learners came to the end of all sessions.
+        cut_short: the record has no end.
+        differences: by learner, the first of each, in words; none: all is as recorded.
+        status: exit status of the learners.
+    """
+
+    learners: int
+    gradients: int
+    events: int
+    whole: bool
+    cut_short: bool
+    differences: Sequence[str]
+    status: int
+
+
+def replay_script(record: Path, command: Sequence[str], say: Callable[[str], None]) -> ReplayedScript:
+    """Run the script whose sessions are recorded there, as it ran: with as many learners, in its folder.
+
+    Args:
+        command: in the place of the recorded one; empty: that one.
+        say: is told the command, and who failed.
+
+    Raises:
+        UserError: the record is missing or damaged; the folder of the command is gone; or no session was repeated.
+    """
+    sessions = sorted((path.parent for path in record.glob(RECORDED)), key=_number)
+    recorded = _learners(sessions[0])
+    first = recorded[min(recorded)]
+    ends = [entry for entry in read_entries(sessions[-1]) if entry["what"] == "left"]
+    environment = {REPLAY: str(record.absolute()), "OMP_NUM_THREADS": str(first["threads"])}
+    handle, results = tempfile.mkstemp(prefix="roundelay-replay-")
+    try:
+        os.close(handle)
+        os.environ.update(environment | {REPLAYED: results})
+        status = _run(record, first, command, len(recorded), say)
+        lines = Path(results).read_text().splitlines()
+    finally:
+        os.unlink(results)
+    found: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    if not found:
+        raise UserError(
+            f"{record}: the script has repeated no session (exit status {status}): it must call roundelay.attach(..., "
+            "record=...), as it did when it was recorded."
+        )
+    return ReplayedScript(
+        len(recorded),
+        sum(one["gradients"] for one in found),
+        sum(one["events"] for one in found),
+        sum(one["closed"] for one in found) == len(sessions) * len(recorded),
+        not any(entry["digests"] for entry in ends),
+        [one["difference"] for one in sorted(found, key=lambda one: one["rank"]) if one["difference"]],
+        status,
+    )
+
+
+def _number(session: Path) -> int:
+    """Return the number of the session of that folder, 0 where its name has none."""
+    return int("".join(filter(str.isdecimal, session.name)) or 0)
+
+
+def _run(
+    record: Path, first: Mapping[str, Any], command: Sequence[str], learners: int, say: Callable[[str], None]
+) -> int:
+    """Run the command, or the recorded one where it ran; its exit status."""
+    if not command:
+        command = first["command"]
+        say(f"runs again, in {first['directory']}: {shlex.join(command)}")
+        try:
+            os.chdir(first["directory"])
+        except OSError as error:
+            raise UserError(
+                f"{first['directory']}, where the recorded script ran, cannot be entered ({error.strerror}): give the "
+                f"command behind --, as `roundelay replay {record} -- {shlex.join(command)}`."
+            ) from error
+    return launch(learners, command, say, torchrun_names=first["torchrun_names"])
+
+
+def _learners(folder: Path) -> Mapping[int, Mapping[str, Any]]:
+    """Return the words of the learners of a session about themselves, by rank.
+
+    Raises:
+        UserError: the record is missing or damaged.
+    """
+    found = {entry["rank"]: entry for entry in read_entries(folder) if entry["what"] == "learner"}
+    if not found:
+        raise UserError(f"{folder}: no learner has begun in this record.")
+    return found

@@ -1,0 +1,107 @@
+"""GASLoC: gossip with an outer momentum after many local steps (Cagnasso, Belilovsky and Oyallon 2026, "Unifying local
+communications and local updates for LLM pretraining", arXiv 2606.11081).
+
+Every `period` steps, with T the mixing matrix of `dpsgd`, W_i where learner i began and x_i where it has come to:
+
+    y_i  = W_i + rate (x_i - W_i)                          what it proposes
+    z_i  = y_i + mixing (sum_j T_ij y_j - y_i)             what gossip makes of it
+    W_i <- z_i + momentum (y_i - y_i')                     y': of the last time, W_i at first; it goes on from W_i
+
+The mean of all W_i moves as diloco's one W does: y + momentum (y - y') is Nesterov's step. With `accelerated: mixed`
+the momentum is of z_i - z_i', what gossip has made of it; then the complete graph is diloco, on every learner.
+
+Source: the equation above (`proposed`) as others quote it, who also say that the complete graph is DiLoCo; the paper's
+own text was not read beyond its abstract, and `mixed` is our reading of that sentence. Where we differ: all take
+equally many local steps (theirs may be unequal: `async-gasloc`). First moments of the local optimizer start from zero
+after an outer step, as in diloco (`local_momentum: keep` leaves them).
+
+Sent: one model (4 P bytes) a learner and neighbour every `period` steps. Waits: everybody for its neighbours, every
+period.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+from roundelay.algorithms.outer_momentum import settle_outer
+from roundelay.core.errors import UserError
+from roundelay.core.state import Me
+from roundelay.strategies.base import HostOption, Traits, positive, share
+from roundelay.strategies.dpsgd import Gossip, Topology
+from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
+
+
+@dataclass(frozen=True)
+class GasLoC(Gossip, Blocks):
+    """Gossip of models after many local steps, with a momentum of each learner's."""
+
+    period: int = 50
+    local_momentum: LocalMomentum = "reset"
+    topology: Topology = "random-ring"
+    mixing: float = 1.0
+    rate: float | None = None
+    momentum: float = 0.9
+    accelerated: Literal["proposed", "mixed"] = "proposed"
+
+    name: ClassVar[str] = "gasloc"
+    memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_before")
+    traits: ClassVar[Traits] = Traits(
+        synchronous=True,
+        conserves=False,
+        staleness_bound=0,
+        alone_is_sgd=False,
+        waits="everybody for its neighbours, every period",
+        rows="own",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Blocks.__post_init__(self)
+        share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+        if not 0 < self.mixing <= 1:
+            raise UserError(f"{self.name}.mixing is {self.mixing}: choose a number above 0 and up to 1.")
+        if self.accelerated not in ("proposed", "mixed"):
+            raise UserError(f"{self.name}.accelerated is {self.accelerated!r}: choose proposed or mixed.")
+
+    @property
+    def label(self) -> str:
+        return f"{super().label} period {self.period}" + f" {self.accelerated}" * (self.accelerated != "proposed")
+
+    @property
+    def host_options(self) -> frozenset[HostOption]:
+        return frozenset()  # mixes of neighbours go as they are
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Momentum and rate of the outer step, as in diloco."""
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
+
+    def start(self, me: Me) -> None:
+        if me.steps == 0:
+            for name in self.memory:
+                me.memory[name].copy_(me.x)
+
+    async def _end_block(self, me: Me, frames: float) -> None:
+        anchor, before = (me.memory[name] for name in self.memory)
+        momentum, rate = self.settled(me)
+        mix = self.mix(me, -(-me.steps // self.period))  # a segment may end with a shorter block
+        anchor.lerp_(me.x, rate)
+        mixed = await replace(mix, vector=anchor)
+        proposed = anchor.clone()
+        anchor.lerp_(mixed, self.mixing)
+        newest = proposed if self.accelerated == "proposed" else anchor.clone()
+        anchor.add_(newest.sub(before), alpha=momentum)
+        before.copy_(newest)
+        me.replace(anchor)
+        if me.learners == 1 or self.local_momentum == "keep":
+            return
+        if self.local_momentum == "reset":
+            me.reset_momentum()
+            return
+        for vector in me.momentum.values():
+            vector.copy_(await replace(mix, vector=vector))

@@ -1,0 +1,177 @@
+"""Laws of recorded sessions: repeated, they have the same bits, however fast who is; and what differs is named. Run by
+support/attached_recording.py."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+import torch
+
+from roundelay.core.errors import UserError
+from roundelay.core.flat import CHUNK
+from roundelay.runtime.attached.entering import AttachTerms, Entrance
+from roundelay.runtime.attached.recording import hash_of
+from roundelay.runtime.attached.turns import Turns
+from roundelay.runtime.launch.world import HostPlace, World
+from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, session_folder
+from roundelay.strategies import make_strategy
+from support import attached_recording
+from support.attached_recording import BUSY, CORRUPT, KILLED, MANY, OTHER_RATE, SESSIONS, SLOW
+from support.launched import TESTS, reports, run_learners
+from support.preloaded import run_preloaded
+
+SCRIPT = str(attached_recording.__file__)
+
+
+def replay(
+    record: Path, *behind: str, expect: int = 0, variables: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.CompletedProcess[str]":
+    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = run_preloaded(["-m", "roundelay.cli", "replay", str(record), *behind], environment, timeout=110)
+    assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("recorded") / "record"
+
+
+@pytest.fixture(scope="module")
+def recorded(record: Path) -> str:
+    """Three learners, of which one is slow, and one finds rows locked."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SLOW, "waits")
+        patch.setenv(BUSY, "2")
+        return run_learners(3, SCRIPT, "several", str(record)).stdout
+
+
+def test_sessions_come_out_the_same_bit_for_bit_though_another_learner_is_slow(recorded: str, record: Path) -> None:
+    """Rows, memory of strategies, and minibatches; of all sessions of a script."""
+    again = replay(record, variables={SLOW: "sleeps"})
+    was, now = reports(recorded), reports(again.stdout)
+    assert len(was) == len(SESSIONS)
+    assert was == now
+    assert "repeated to the same rows, bit for bit" in again.stdout
+    for law in ("adpsgd sampler", "adpsgd share"):
+        steps = [was[law][rank]["steps"] for rank in range(3)]
+        assert sum(steps) == 48
+        assert steps[0] >= MANY
+
+
+def test_a_script_that_is_another_is_named(recorded: str, record: Path) -> None:
+    done = replay(record, "--", SCRIPT, "one", "elsewhere", "ssgd", expect=2)
+    assert "recorded with rate gain, and rank 0 attaches with as-is: run the same script" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
+def test_the_machine_with_a_corrupt_gradient_is_named(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bit of one element of one gradient, of one learner of three."""
+    monkeypatch.setenv(CORRUPT, "1:5")
+    run_learners(3, SCRIPT, "one", str(tmp_path / "record"), strategy)
+    monkeypatch.delenv(CORRUPT)
+    done = replay(tmp_path / "record", expect=1)
+    told = [line for line in done.stdout.splitlines() if line.startswith("The first difference")]
+    assert len(told) == 1
+    assert f"rank 1, which ran on {platform.node()}: the gradient of its step 5 differs" in told[0]
+    assert "At equal parameters it is another one" in told[0]
+
+
+def test_an_optimizer_that_does_not_repeat_itself_is_told_from_a_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_learners(2, SCRIPT, "one", str(tmp_path / "record"), "ssgd")
+    done = replay(tmp_path / "record", expect=1, variables={OTHER_RATE: "0:3"})
+    told = next(line for line in done.stdout.splitlines() if line.startswith("The first difference"))
+    assert "the parameters before its step 4 differs" in told
+
+
+def test_a_session_goes_on_from_the_save_it_went_on_from_and_writes_none(tmp_path: Path) -> None:
+    record, saves = tmp_path / "record", tmp_path / "saves"
+    run_learners(2, SCRIPT, "saving", "", str(saves))
+    was = reports(run_learners(2, SCRIPT, "saving", str(record), str(saves)).stdout)
+    before = sorted((path, path.stat().st_mtime_ns) for path in saves.rglob("*"))
+    assert reports(replay(record).stdout) == was
+    assert sorted((path, path.stat().st_mtime_ns) for path in saves.rglob("*")) == before
+
+
+def test_a_record_is_repeated_as_far_as_it_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KILLED, "0:7")
+    run_learners(1, SCRIPT, "one", str(tmp_path / "record"), "adpsgd", expect=9)
+    monkeypatch.delenv(KILLED)
+    done = replay(tmp_path / "record")
+    assert "6 gradients" in done.stdout
+    assert "up to the end of a record that was cut short" in done.stdout
+
+
+def test_a_death_is_not_repeated_and_a_record_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KILLED, "1:3")
+    run_learners(3, SCRIPT, "one", str(tmp_path / "record"), "adpsgd", expect=9)
+    monkeypatch.delenv(KILLED)
+    done = replay(tmp_path / "record", expect=2)
+    assert "learner 1 died or came back while this was recorded" in done.stdout + done.stderr
+    done = run_learners(1, SCRIPT, "one", str(tmp_path / "record"), "adpsgd", expect=1)
+    assert "holds the record of a session already" in done.stderr
+
+
+def test_a_session_on_several_hosts_is_not_recorded() -> None:
+    world = World(0, 2, place=HostPlace((0,), 2))
+    terms = AttachTerms(make_strategy("adpsgd", {}), 0, 1.0, record="record")
+    with pytest.raises(UserError, match="a session on several hosts cannot be recorded"):
+        Entrance(world, terms, torch.zeros(1), torch.zeros(0, dtype=torch.uint8), None, 0)
+
+
+# Parts ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elements", [1, 2, 7, CHUNK, 2 * CHUNK + 5])
+def test_a_hash_of_a_vector_changes_with_every_bit(elements: int) -> None:
+    vector = torch.arange(elements, dtype=torch.float32)
+    before = hash_of(vector.clone())
+    for place in {0, elements // 2, elements - 1}:
+        for bit in (0, 31):
+            other = vector.clone()
+            other.view(torch.int32)[place] ^= 1 << bit if bit < 31 else -(1 << 31)
+            assert hash_of(other) != before
+    assert hash_of(vector) == before
+
+
+def written(folder: Path, events: dict[int, list[TraceEvent]]) -> Path:
+    folder.mkdir()
+    for rank, some in events.items():
+        writer = TraceWriter(folder, rank)
+        for event in some:
+            writer.note(event.kind, event.peer, event.mine, event.theirs, event.value)
+        writer.close()
+    return folder
+
+
+def test_an_event_comes_after_the_writer_of_its_version_and_all_its_readers(tmp_path: Path) -> None:
+    """Row 0: read, stepped to version 1, exchanged by learner 1 to version 2; row 2 is a centre."""
+    takes = TraceEvent(Kind.PIECE, 1, 7)
+    fetches, overwrites = TraceEvent(Kind.FETCH, 0, theirs=1), TraceEvent(Kind.EXCHANGE, 0, 0, 1)
+    reaches = TraceEvent(Kind.REACH, 2, -1, 0, Access(theirs=Use.WRITTEN).number)
+    own = [TraceEvent(Kind.READ, mine=0), TraceEvent(Kind.STEP, mine=0), TraceEvent(Kind.READ, mine=1), reaches]
+    later = TraceEvent(Kind.READ, mine=2)
+    folder = written(tmp_path / "trace", {0: [takes, *own, later], 1: [overwrites], 2: [takes, fetches]})
+    turns = Turns(folder, 3)
+    assert turns.before(0, own[0]) == turns.before(0, own[2]) == turns.before(0, reaches) == []
+    assert turns.before(2, fetches) == [(0, 1)]
+    assert sorted(turns.before(1, overwrites)) == [(0, 1), (0, 2), (2, 0)]
+    assert turns.before(0, later) == [(1, 0)]
+
+
+def test_a_record_with_a_death_or_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="learner 1 died or came back"):
+        Turns(written(tmp_path / "death", {0: [TraceEvent(Kind.GONE, 1)], 1: []}), 2)
+    (folder := session_folder(tmp_path, 0)).mkdir()
+    (folder / "rank-0.bin").write_bytes(b"\x63" * 32)
+    with pytest.raises(UserError, match=r"rank-0\.bin: has an event of unknown kind"):
+        Turns(folder, 1)

@@ -1,0 +1,108 @@
+"""Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, is started again,
+and comes back at a meeting of the others; or dies once more there, and comes back at a later one; or comes in the
+middle of an epoch that the others have begun without it, and is let in at its end."""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import roundelay
+from roundelay.attached import Session
+from roundelay.runtime.attached.membership import Attendance
+from roundelay.runtime.clocks import pause
+from support.launched import report
+from support.until import until
+
+EXAMPLES, BATCH, EPOCHS, VICTIM, FATAL, MET, RATE = 90, 4, 3, 1, 2, 5, 0.05
+"""The victim dies before its gradient in step FATAL of the first epoch, counted from 0; the others meet before MET."""
+DATA = TensorDataset(torch.arange(EXAMPLES), torch.linspace(-1, 1, EXAMPLES)[:, None] ** torch.arange(5))
+
+
+def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Linear(5, 3)
+    return model, torch.optim.Adam(model.parameters(), lr=RATE)
+
+
+def loss(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    return (model(inputs) - inputs[:, :3]).square().mean()  # type: ignore[no-any-return]
+
+
+def values(model: nn.Module) -> list[float]:
+    return [float(value) for p in model.parameters() for value in p.detach().flatten()]
+
+
+def meet_until_it_is_back(session: Session) -> None:
+    """Meet, all equally often: who is let in at a meeting lives for all from then on."""
+    while VICTIM not in session.living:
+        session.meet()
+        pause(0.02)
+
+
+def meet_without_it(session: Session, folder: Path) -> None:
+    """Meet while the victim waits, in an epoch that it is no part of."""
+    (folder / "wanted").touch()
+    attendance = session._learner.arena.view(Attendance)
+    until(  # asking who lives lets others speak to it; the start of a process, on a busy machine
+        lambda: VICTIM not in session.living and attendance.back[VICTIM] == 1, seconds=100.0
+    )
+    session.meet()
+    assert VICTIM not in session.living
+
+
+def main(strategy: str, folder: Path, how: str) -> None:
+    model, optimizer = made()
+    if how == "later" and (folder / "died").exists() and roundelay.rank() == VICTIM:
+        until((folder / "wanted").exists, seconds=100.0)
+    session = roundelay.attach(model, optimizer, strategy, on_death="go-on", patience=60)
+    if session.came_back and how == "again" and not (folder / "again").exists():
+        (folder / "again").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    sampler = session.sampler(DATA, batch_size=BATCH)
+    loader: DataLoader[Any] = DataLoader(DATA, batch_sampler=sampler, num_workers=0)
+    trained: list[list[int]] = [[] for _ in range(EPOCHS)]
+    found, begun = [], sampler.epoch
+    for epoch in range(begun, EPOCHS):
+        for step, (numbers, inputs) in enumerate(loader):
+            if not session.came_back and epoch == 0:
+                if session.rank == VICTIM and step == FATAL:
+                    (folder / "died").write_text(json.dumps(trained[0]))
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if step == MET and how != "later":
+                    meet_until_it_is_back(session)
+            if how == "later" and not session.came_back and (epoch, step) == (1, MET):
+                meet_without_it(session, folder)
+            optimizer.zero_grad()
+            loss(model, inputs).backward()  # type: ignore[no-untyped-call]
+            session.examples = len(numbers)
+            optimizer.step()
+            trained[epoch] += numbers.tolist()
+        if epoch == {"again": 0, "later": 1}.get(how) and not session.came_back:
+            meet_until_it_is_back(session)
+        with session.consensus():
+            found.append(values(model))
+    living = list(session.living)
+    row, steps = session._learner.me.x.tolist(), session.steps
+    session.close()
+    report(
+        law="back",
+        rank=session.rank,
+        trained=trained,
+        values=found,
+        row=row,
+        steps=steps,
+        living=living,
+        begun=begun,
+        came_back=session.came_back,
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3])
