@@ -31,7 +31,7 @@ from roundelay.core.parsing import parse_json
 from roundelay.runtime.base import ClusterState, of_centre
 from roundelay.runtime.gathering import LEARNT
 
-RECORDED = "was this run recorded (`train --record`, `attach(..., record=DIR)`)?"
+UNRECORDED = "was this run recorded (`train --record`, `attach(..., record=DIR)`)?"
 TRACE_VERSION = 1
 
 
@@ -235,7 +235,7 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {RECORDED}") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {UNRECORDED}") from error
 
 
 Digests = dict[str, str]
@@ -322,7 +322,7 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); {RECORDED}") from error
+        raise UserError(f"{path}: cannot be read ({error.strerror}); {UNRECORDED}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a trace: not UTF-8 text (byte {error.start}). Restore the file.") from error
     for number, line in enumerate(lines[:-1], 1):
