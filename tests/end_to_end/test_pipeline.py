@@ -161,7 +161,7 @@ def test_a_run_directory_of_version_0_1_0_is_finished_not_refused(inside: Path) 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["replay", "data"], "not a run directory"),
+        (["replay", "data"], "nothing to repeat"),
         (["train", "recipe.yaml", "--exp", "x", "--runtime", "sim", "--record"], "training.record"),
         (["train", "recipe.yaml", "--exp", "x", "--strategy", "sdg"], "there is no strategy 'sdg'"),
         (["train", "recipe.yaml", "--exp", "x", "--strategy", "sgd", "--learners", "2"], "for one learner"),

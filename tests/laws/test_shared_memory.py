@@ -28,6 +28,7 @@ from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
+from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.transport.listener import Listener
@@ -47,7 +48,7 @@ from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
     *(HostMeanSequences, BellTable, Attendance, PassTables, MeetingTables, VoteTables, InputTables, BetweenHosts),
-    *(SaveTables, SettingsTables, ShareTables),
+    *(SaveTables, SettingsTables, ShareTables, TurnTables),
 )
 WHOLE = (Counters, GatheringNumbers)
 """Views that are one object with all their tables."""

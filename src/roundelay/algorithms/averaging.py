@@ -61,9 +61,14 @@ def share_average_(mine: Tensor, theirs: Tensor, share: float) -> None:
     theirs.copy_(mine)
 
 
+def weights_of(masses: Sequence[float]) -> Sequence[float]:
+    """Return the square root of each mass; equal weights where all are 0."""
+    return some_weight([sqrt(mass) for mass in masses])
+
+
 def shares_of(masses: Sequence[float]) -> list[float]:
-    """The square root of each mass over the sum of these; equal shares where all are 0."""
-    weights = some_weight([sqrt(mass) for mass in masses])
+    """Return `weights_of` rows with these masses, over their sum."""
+    weights = weights_of(masses)
     total = sum(weights)
     return [weight / total for weight in weights]
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import some_weight
+from roundelay.algorithms.averaging import weights_of
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.data_position import DataPosition, Key, PassLeft, dealt_out, pieces_of, position_of, single
 from roundelay.attached.save_files import FoundSave, from_plain
@@ -164,10 +164,10 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
 
 
 def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict[int, float]:
-    """Weights of the rows of `holders` in their mean, by rank: their masses, where the strategy weighs rows."""
+    """Weights of the rows of `holders` in their mean, by rank: those by mass, where the strategy weighs rows."""
     masses = {meta["rank"]: meta.get("mass") for meta in metas if meta["rank"] in holders}
     given = [0.0 if mass is None else float(mass) for mass in masses.values()]
-    return dict(zip(masses, some_weight(given), strict=True))
+    return dict(zip(masses, weights_of(given), strict=True))
 
 
 def _data(

@@ -25,7 +25,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from roundelay.algorithms.averaging import shares_of
+from roundelay.algorithms.averaging import weights_of
 from roundelay.runtime.base import Cluster, ClusterState, of_centre
 from roundelay.strategies.base import Strategy
 
@@ -127,8 +127,8 @@ def model_of(state: ClusterState, holders: Sequence[int], weighed: bool = False)
     """The model (P,) to evaluate: the centre, or the mean of the rows of `holders`, by their masses if `weighed`."""
     if "centre" in state.vectors:
         return state.vectors["centre"][0]
-    shares = shares_of(state.vectors["scalars"][list(holders), -1].tolist()) if weighed else [1.0] * len(holders)
-    return mean(state.vectors["row"][list(holders)], shares)
+    weights = weights_of(state.vectors["scalars"][list(holders), -1].tolist()) if weighed else [1.0] * len(holders)
+    return mean(state.vectors["row"][list(holders)], weights)
 
 
 def mean(vectors: Iterable[Tensor], weights: Iterable[float] = itertools.repeat(1.0)) -> Tensor:
