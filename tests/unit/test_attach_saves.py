@@ -88,9 +88,9 @@ def test_the_mass_of_a_row_goes_on_where_it_was(tmp_path: Path) -> None:
             assert row.weight == before + steps
 
 
-def test_rows_of_a_save_weigh_as_much_as_their_masses() -> None:
-    metas = [{"rank": rank, "mass": mass} for rank, mass in enumerate((2.0, 6.0, 1.0))]
-    assert _weights(metas, [0, 1]) == {0: 2.0, 1: 6.0}
+def test_rows_of_a_save_weigh_as_much_as_the_roots_of_their_masses() -> None:
+    metas = [{"rank": rank, "mass": mass} for rank, mass in enumerate((4.0, 9.0, 1.0))]
+    assert _weights(metas, [0, 1]) == {0: 2.0, 1: 3.0}
     none: list[dict[str, Any]] = [{"rank": 0, "mass": None}, {"rank": 1}]
     assert _weights(none, [0, 1]) == {0: 1.0, 1: 1.0}
 
