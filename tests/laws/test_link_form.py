@@ -46,6 +46,7 @@ def test_a_link_that_becomes_fast_again_carries_larger_parts_again() -> None:
     form = LinkForm(RowFormat(AUTO, AUTO), PARAMETERS)
     (*_, slow), (*_, fast) = travel(form, 5e6, 60), travel(form, 1e9, 60)
     assert slow[1] - slow[0] < fast[1] - fast[0] == CHUNKS
+    assert (slow[2], fast[2]) == ("int8", "bf16")
 
 
 @pytest.mark.parametrize(("wire", "fragments"), [("fp32", 1), ("int8", 3), ("bf16", 1)])

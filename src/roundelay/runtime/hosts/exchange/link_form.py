@@ -52,6 +52,8 @@ class LinkForm:
         self._seconds += (NEWEST if self._seconds else 1.0) * (seconds - self._seconds)
         if self._codes and self._wire == USUAL and self._seconds > LONG:
             self._wire, self._seconds = SMALLER, self._seconds / 2
+        elif self._codes and self._wire == SMALLER and self._seconds < LONG / 4:
+            self._wire, self._seconds = USUAL, self._seconds * 2
         if self._cuts:
             most = max(1, self._parameters // CHUNK)
             while self._seconds > SHORT * self._fragments and 2 * self._fragments <= most:
