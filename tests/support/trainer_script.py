@@ -3,7 +3,7 @@
 import argparse
 import hashlib
 import os
-import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,8 +18,11 @@ from transformers import (
 )
 
 import roundelay
-from roundelay.integrations.transformers import RoundelayCallback
+from roundelay.attached.save_files import folder_of, parts, saves
+from roundelay.integrations.transformers import SAVES, RoundelayCallback
+from roundelay.runtime.launch.world import learners
 from support.launched import report
+from support.until import until
 
 
 class Sounds(Dataset[dict[str, torch.Tensor]]):
@@ -47,7 +50,8 @@ class EndedAt(TrainerCallback):
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """End, in the first step after that save."""
         if self._step and state.epoch is not None and os.path.isdir(f"{args.output_dir}/checkpoint-{self._step}"):
-            time.sleep(0.5)  # another learner may be writing its part
+            folder = Path(args.output_dir) / SAVES
+            until(lambda: any(len([*parts(folder_of(folder, one))]) == learners() for one in saves(folder)[:1]))
             os._exit(3)
 
 
