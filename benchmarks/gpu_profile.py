@@ -44,6 +44,8 @@ from roundelay.runtime.rows import NoLock, Row
 from roundelay_speech.models import make_network
 
 WARM_UP, SUMMED, ROUNDS = 8, 5, 1000
+TRACED = 5
+"""Steps of a trace: one of a thousand kernels is megabytes."""
 Step = Callable[[], object]
 """One step of a training, as far as the processor is concerned."""
 MODES = ("bare", "graph", "attach", "train")
@@ -182,7 +184,7 @@ def steps_of(workload: str, device: torch.device, modes: list[str], steps: int, 
             taken = seconds(ready.step, device, steps)
             one = {
                 "a step, ms": 1e3 * taken,
-                **profiled(ready.step, device, steps, folder / f"{workload}-{mode}.json.gz"),
+                **profiled(ready.step, device, min(steps, TRACED), folder / f"{workload}-{mode}.json.gz"),
             }
             ready.end()
         except Exception as error:  # the other modes are worth knowing

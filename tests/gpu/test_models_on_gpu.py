@@ -2,17 +2,21 @@
 float32 (TF32 off), 0.05 under bfloat16 autocast, on either."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roundelay.core.epochs import EpochPlan
+from roundelay.learner import gradient_graphs
+from roundelay.learner.gradient_graphs import AFTER, same_operations
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay_speech.models import BlstmConfig, DnnConfig, make_network
 from roundelay_speech.objectives import Ctc, Smoothed
 from support import toy_units
+from support.blobs import Blobs
 from support.on_gpu import NEEDED, ON_GPU, device, distance, exact
 from support.toy_corpus import FILTERS
 from support.toy_models import TINY, tiny, toy
@@ -27,16 +31,21 @@ def _no_tf32() -> None:
     exact()
 
 
-def without_dropout(learner: ModuleLearner) -> ModuleLearner:
+def without_dropout(learner: ModuleLearner, dropout: float = 0.0) -> ModuleLearner:
     """Random numbers differ between devices."""
     for part in learner.module.modules():
         if isinstance(part, torch.nn.modules.dropout._DropoutNd):
-            part.p = 0.0
+            part.p = dropout
     return learner
 
 
 def aligned(
-    name: str, where: torch.device | None, autocast: bool, compiled: bool = False, objective: Objective | None = None
+    name: str,
+    where: torch.device | None,
+    autocast: bool,
+    compiled: bool = False,
+    objective: Objective | None = None,
+    dropout: float = 0.0,
 ) -> ModuleLearner:
     store, labels, splits, _ = toy()
     network = tiny(name)
@@ -44,7 +53,7 @@ def aligned(
     made = ModuleLearner(
         network, examples, autocast, device=where, compiled=compiled, objective=objective or CrossEntropy()
     )
-    return without_dropout(made)
+    return without_dropout(made, dropout)
 
 
 def compare(make: Callable[[torch.device | None], ModuleLearner], bound: float) -> None:
@@ -114,6 +123,57 @@ def test_dropout_is_a_function_of_the_minibatch(config: DnnConfig | BlstmConfig)
         torch.rand(7, device=device())
     assert torch.equal(found[0], found[2])
     assert not torch.equal(found[0], found[1])
+
+
+@pytest.mark.skipif(not ON_GPU, reason="graphs are CUDA's")
+@pytest.mark.parametrize("autocast", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", TINY)
+def test_a_graph_computes_what_its_kernels_do(name: str, autocast: bool) -> None:
+    """Recorded at one minibatch and replayed with others, dropout too; modules that do other operations each time are
+    not recorded."""
+    by_graph, by_kernels = (aligned(name, device(), autocast, dropout=0.3) for _ in range(2))
+    by_kernels._graphs = None
+    plan = EpochPlan(0, by_graph.examples, min(90, by_graph.examples), 2, seed=3)
+    x = by_graph.initial().to(device())
+    found, expected = torch.empty_like(x), torch.empty_like(x)
+    for number, piece in enumerate([0] * (AFTER + 2) + [1] * (AFTER + 2) + [0, 1]):
+        x.mul_(1.01)
+        statistics = by_graph.gradient(x, plan.piece(piece), plan, found, resident=True)
+        assert statistics == by_kernels.gradient(x, plan.piece(piece), plan, expected, resident=True)
+        assert torch.equal(found, expected), (number, distance(found, expected))
+    recorded = 0 if by_graph._graphs is None else by_graph._graphs.number
+    assert (recorded > 0) == same_operations(by_graph.module)
+
+
+@pytest.mark.skipif(not ON_GPU, reason="graphs are CUDA's")
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_module_that_cannot_be_recorded_is_computed_kernel_by_kernel(
+    heard: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks the GPU for a value on the way, which is heard of before it is recorded, or breaks the recording off."""
+    if not heard:
+        monkeypatch.setattr(gradient_graphs, "Listening", nullcontext)
+        monkeypatch.setattr(nullcontext, "asks", "", raising=False)
+
+    class Asking(nn.Linear):
+        same_operations = True
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (2.0 if float(x.sum()) > 0 else 1.0)
+
+    asking, plain = Asking(6, 3), Asking(6, 3)
+    plain.load_state_dict(asking.state_dict())
+    there = ModuleLearner(asking, Blobs(), device=device())
+    here = ModuleLearner(plain, Blobs())
+    plan = EpochPlan(0, 64, 16, 1, seed=3)
+    found, expected = torch.empty(there.parameters, device=device()), torch.empty(there.parameters)
+    for number in range(AFTER + 3):
+        there.gradient(there.initial().to(device()), plan.piece(number % 4), plan, found, resident=True)
+        here.gradient(here.initial(), plan.piece(number % 4), plan, expected)
+        assert distance(found, expected) < EXACT
+    torch.manual_seed(0)
+    assert torch.rand(3, device=device()).isfinite().all()
+    assert sum("without a CUDA graph" in message for message in caplog.messages) == 1
 
 
 @pytest.mark.skipif(not ON_GPU, reason="of torch for CUDA")

@@ -88,7 +88,9 @@ class Steps:
         self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
         self._home, row, self._gradient, spare = (parameters.views(vector) for vector in places)
-        self._watch = Watch(module, parameters, self.rank, self._place.snapshot, learner.learners == 1)
+        alone = learner.learners == 1
+        followed = alone and self._place.together and waiting_costs(self._place.snapshot)
+        self._watch = Watch(module, parameters, self.rank, self._place.snapshot, alone, followed)
         self.show_home()
         self.open, self.evaluating = True, False
         self.failure: BaseException | None = None
@@ -382,6 +384,12 @@ class Steps:
         if changes is not None:
             self._fingerprint = changes.fingerprint
             self._carry_over(changes)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Make the row as the module is, where no watch would say that it is not."""
+        if self._watch.trusts and self.learner.me.snapshot_is_row:
+            self._place.row.copy_(self._place.snapshot)
 
     def _carry_over(self, changes: Changes | None) -> None:
         if changes is not None:
@@ -393,6 +401,10 @@ class Steps:
         self._late = self._watch.changes()
         if self._late is not None:
             self._fingerprint ^= self._late.fingerprint
+        elif (
+            len(self._steppers) > 1 or not self.parameters.alike
+        ):  # others step the snapshot itself (RowUpdates.in_place)
+            self._follow()
 
     # Between steps, and the end ---------------------------------------------------------------------------------------
 
@@ -515,6 +527,11 @@ class Steps:
         self.failure = error
         note_closed(self._key)
         self.learner.leave(FAILED)  # those who wait for this learner need not
+
+
+def waiting_costs(vector: Tensor) -> bool:
+    """Return True if a look at values of the vector waits for a device."""
+    return vector.device.type != "cpu"
 
 
 def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:

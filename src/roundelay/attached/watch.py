@@ -11,6 +11,8 @@ times that the module is made to show something, and from the first change on, a
 step and after it: that finds every change, and what it was. It costs some passes over the parameters a step, so a loop
 that has changed nothing so far is watched by less: the version counters, and `SAMPLED` values of every tensor. What is
 found in that way is taken over as it is, whatever the row has become meanwhile; it is watched closely from then on.
+One learner alone on a GPU need not be watched by less: its row is made as the module is before anything else is done
+with it, and nothing on the GPU has to be waited for.
 
 A value that is changed and changed back in between (an average of weights swapped in for an evaluation) is no change to
 a close watch. One that is moved for a further gradient of the same step, and moved back (sharpness-aware minimisation
@@ -51,12 +53,20 @@ class Watch:
     Args:
         vector: (P,) that the module looks at first.
         alone: there is one learner.
+        followed: and its row is made as `vector` is wherever `trusts`.
     """
 
     def __init__(
-        self, module: nn.Module, parameters: Parameters, rank: int, vector: Tensor, alone: bool = False
+        self,
+        module: nn.Module,
+        parameters: Parameters,
+        rank: int,
+        vector: Tensor,
+        alone: bool = False,
+        followed: bool = False,
     ) -> None:
         self._module, self._parameters, self._rank, self._said, self._alone = module, parameters, rank, False, alone
+        self._followed = vector if followed else None
         self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row; of a close watch
         self._kept_views = parameters.views(self._kept)
         self._at: list[Tensor] = []  # (T) what the module looks at
@@ -91,10 +101,15 @@ class Watch:
         self._close = self._always or self._said or self._returns or self._shown <= CLOSE
         if self._close:
             self._kept.copy_(vector)
-        else:
+        elif not self.trusts:
             self._sampled = vector.index_select(0, self._sample)
             self._sampled_bits = self._sampled.view(torch.int32)
             self._versions = list(map(_version_of, self._parameters.all))
+
+    @property
+    def trusts(self) -> bool:
+        """True if the module looked at the vector that is followed, at the last look, and is not watched."""
+        return self._there and not self._close and self._vector is self._followed
 
     def showed(self, vector: Tensor) -> bool:
         """Return True if the module looked at `vector` at the last look, as it was made to, and nothing there is
@@ -108,6 +123,8 @@ class Watch:
             row: (P,) those that were shown, wherever it is; None: nobody knows them but this watch.
         """
         self._looks_there()
+        if self.trusts:
+            return
         kept = self._kept.index_select(0, self._sample) if self._close else self._sampled
         if self._there and not self._always and _same_bits(self._vector.index_select(0, self._sample), kept):
             return
@@ -204,7 +221,7 @@ class Watch:
 
     def _plainly_unchanged(self) -> bool:
         """Return True if a watch by less finds nothing at the first look, as nearly always."""
-        return (
+        return self.trusts or (
             not self._close
             and self._there
             and list(map(_version_of, self._parameters.all)) == self._versions
@@ -246,6 +263,8 @@ class Watch:
         (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it: `flatten_parameters`.)"""
         elsewhere = [number for number, at in enumerate(self._at) if values[number] is not at]
         found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
+        if self._vector is self._followed:
+            return sorted(found)
         if counters and (now := list(map(_version_of, self._parameters.all))) != self._versions:
             found |= {number for number, before in enumerate(self._versions) if now[number] != before}
         sample = self._vector.index_select(0, self._sample)

@@ -4,6 +4,7 @@ Legend: B examples of a minibatch (or gradients computed together), P parameters
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -21,7 +22,8 @@ from roundelay.core.flat import bind, flatten, parameter_count, pieces
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.core.streams import stream_seed
 from roundelay.learner.base import Learner, OnReady
-from roundelay.learner.objectives import CrossEntropy, Evidence, Inputs, Objective
+from roundelay.learner.gradient_graphs import GradientGraphs, same_operations
+from roundelay.learner.objectives import Classification, CrossEntropy, Evidence, Inputs, Objective
 
 CROSS_ENTROPY = CrossEntropy()
 
@@ -112,10 +114,15 @@ class ModuleLearner(Learner):
         self._starts = [0, *accumulate(p.numel() for p in self._flat_order)]
         self._tail = 0  # so many of the first of them are not there yet, or lie before one that is not
         self._on_ready: OnReady | None = None  # to be told of what is there
+        self._graphs: GradientGraphs | None = None
+        alike = isinstance(objective, Classification) and same_operations(module)
+        if device is not None and device.type == "cuda" and alike and not compiled:
+            self._graphs = GradientGraphs(device)
         # Weakly: hooks of a parameter are out of sight of Python's search for cycles, and would keep the learner.
         arrived = _weakly(self._arrived)
-        for p in module.parameters():
-            p.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
+        with nullcontext() if self._graphs is None else self._graphs.on_side():
+            for p in module.parameters():
+                p.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
         self._order: tuple[EpochPlan, Order] | None = None
         self._ahead: tuple[tuple[Minibatch, EpochPlan] | None, tuple[Inputs, Tensor] | None] = (None, None)
 
@@ -148,16 +155,38 @@ class ModuleLearner(Learner):
             # torch.manual_seed formats a stack for every kind of GPU not in use: longer than a small gradient takes
             seed = torch.manual_seed if self.device is not None else torch.default_generator.manual_seed
             seed(stream_seed(plan.seed, "dropout", batch.epoch, batch.index))
-            loss, evidence, targets = self._forward(inputs, targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-        for p in self._missing:  # the loss does not depend on them
-            self._places[p].zero_()
+            statistics = self._backward(inputs, targets)
         self._shorten(found)
         if found is not out:
             out.copy_(found)
         self._look_ahead(batch, plan)
         # Last: a device is told all before anybody waits for what it finds.
-        return self._objective.statistics(evidence, targets)
+        return statistics()
+
+    def _backward(self, inputs: Inputs, targets: Tensor) -> Callable[[], Statistics]:
+        """Forward and backward, into the places of the gradient; the reply reads the statistics."""
+        objective, graphs = self._objective, self._graphs
+        if graphs is None:
+            evidence, targets = self._backward_once(inputs, targets)
+            return lambda: objective.statistics(evidence, targets)
+        on_ready, self._on_ready = self._on_ready, None  # a graph does not call back
+        counts = graphs.counts(self._counts, (self._at, self._into), inputs, targets)
+        if on_ready is not None:
+            on_ready(0)
+        assert isinstance(objective, Classification)
+        return lambda: objective.read(counts, len(targets))[0]
+
+    def _counts(self, inputs: Inputs, targets: Tensor) -> Tensor:
+        evidence, targets = self._backward_once(inputs, targets)
+        assert isinstance(self._objective, Classification)
+        return self._objective.counts(Evidence(evidence.measure[None], evidence.outputs[None]), targets[None])
+
+    def _backward_once(self, inputs: Inputs, targets: Tensor) -> tuple[Evidence, Tensor]:
+        loss, evidence, targets = self._forward(inputs, targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for p in self._missing:  # the loss does not depend on them
+            self._places[p].zero_()
+        return evidence, targets
 
     def _examples_of(self, batch: Minibatch, plan: EpochPlan) -> tuple[Inputs, Tensor]:
         """(inputs, targets) of a minibatch of the plan, on the device where there is one."""
@@ -179,10 +208,13 @@ class ModuleLearner(Learner):
 
     def _shorten(self, gradient: Tensor) -> None:
         """Scale `gradient` (P,) down to the largest norm allowed."""
-        if self._clip is not None:
-            norm = float(torch.linalg.vector_norm(gradient))
-            if norm > self._clip:
-                gradient.mul_(self._clip / norm)
+        if self._clip is None:
+            return
+        norm = torch.linalg.vector_norm(gradient)
+        if gradient.device.type != "cpu":  # without a wait for what it is
+            gradient.mul_((self._clip / norm).clamp(max=1.0))
+        elif norm > self._clip:
+            gradient.mul_(self._clip / float(norm))
 
     def _arrived(self, p: Tensor) -> None:
         """Backward has the gradient of one parameter: put it into the flat vector while it is in cache.

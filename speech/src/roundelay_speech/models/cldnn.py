@@ -84,6 +84,8 @@ class CldnnConfig(NetworkConfig):
 class Cldnn(SequenceNetwork):
     """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
+    same_operations = True
+
     def __init__(self, config: CldnnConfig, features: Columns, states: int) -> None:
         pieces = Pieces(config.chunk, left=config.warmup, fill=True)
         super().__init__(features, config.deltas, config.context, pieces)

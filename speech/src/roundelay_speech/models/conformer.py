@@ -137,7 +137,7 @@ class Conformer(SequenceNetwork):
         self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
         self.dropout = nn.Dropout(config.dropout)
         self.output = nn.Linear(config.width, states)
-        self.config = config
+        self.config, self.same_operations = config, not config.dynamic_chunks
         self.reset()
 
     def reset(self) -> None:

@@ -47,6 +47,8 @@ class DnnConfig(NetworkConfig):
 class Dnn(FrameNetwork):
     """Scores (B, S) of tied states for windows of features; see `Frontend` for the inputs."""
 
+    same_operations = True
+
     def __init__(self, config: DnnConfig, features: Columns, states: int) -> None:
         super().__init__()
         self.frontend = Frontend(FrontendConfig(context=config.context), features)

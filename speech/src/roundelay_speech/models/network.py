@@ -24,6 +24,8 @@ class AcousticNetwork(nn.Module, ABC):
     frontend: Frontend
     subsampling: int = 1
     """Frames of features that one row of scores stands for."""
+    same_operations: bool = False
+    """It does the same operations for all inputs of a shape: see `roundelay.learner.gradient_graphs`."""
 
     @property
     def output_layer(self) -> str:

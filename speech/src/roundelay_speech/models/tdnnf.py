@@ -76,6 +76,8 @@ class TdnnfConfig(NetworkConfig):
 class Tdnnf(SequenceNetwork):
     """Scores (B, S) of tied states for frames of sequences; see `SequenceNetwork` for the inputs."""
 
+    same_operations = True
+
     def __init__(self, config: TdnnfConfig, features: Columns, states: int) -> None:
         pieces = Pieces(config.chunk, config.context, config.context)
         super().__init__(features, config.deltas, 0, pieces, config.subsampling)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -290,9 +290,10 @@ class Entrance:
 
     def _on_devices(self, layout: Layout, handles: Handles | None) -> DeviceRows | None:
         if self.learners == 1 and self._device is not None:
-            return DeviceRows.allocate(
+            rows = DeviceRows.allocate(
                 _shared(layout), layout.parameters, layout.centre, [self._device], layout.centre_memory
             )
+            return replace(rows, shared=False)
         if handles is None:
             return None
         try:

@@ -302,7 +302,8 @@ class Arena:
     def _lock(self, rank: int) -> Lock:
         name = f"row {rank}" if rank < self.layout.learners else "the centre"
         lock = ByteLock(self.descriptor, rank, name, self._patience)
-        return lock if self.on_devices is None else DeviceLock(lock, self.on_devices.devices)
+        there = self.on_devices
+        return DeviceLock(lock, there.devices) if there is not None and there.shared else lock
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
         """Shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not

@@ -24,11 +24,16 @@ from roundelay.runtime.rows import Lock
 @dataclass(frozen=True)
 class DeviceRows:
     """Vectors (P,) of all learners by name and rank, the centre, and by name what lies beside it. Sent to another
-    process it arrives as a view of the same memory (torch.multiprocessing)."""
+    process it arrives as a view of the same memory (torch.multiprocessing).
+
+    Attributes:
+        shared: other processes map them, and have to wait until the device has done what it was told.
+    """
 
     vectors: dict[str, list[Tensor]]
     centre: Tensor | None
     beside: Mapping[str, Tensor] = field(default_factory=dict)
+    shared: bool = True
 
     @classmethod
     def allocate(
