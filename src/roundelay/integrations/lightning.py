@@ -20,6 +20,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from types import MethodType
 from typing import Any, final
@@ -129,9 +130,9 @@ class RoundelayStrategy(SingleDeviceStrategy):
             for one in self.lr_scheduler_configs:
                 if one.interval == "step" and not one.reduce_on_plateau:
                     one.scheduler = _ByAllSteps(one.scheduler, one.frequency, clock)
-        for callback in trainer.checkpoint_callbacks:
-            if isinstance(callback, ModelCheckpoint):  # names of logs may differ between processes
-                callback.dirpath = self._told(callback.dirpath)
+        for callback in self._callbacks():  # the first learner knows which names are taken; logs and steps may differ
+            callback.dirpath = self._told(callback.dirpath)
+            callback.file_exists = partial(self._exists, callback._fs)
         trainer.fit_loop._combined_loader = None  # it may have been made before, to count batches: `_Planned`
 
     def _check(self, trainer: Trainer, session: Session) -> None:
@@ -141,7 +142,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
                 f"rank {session.rank}: a learner cannot come back to a run of Lightning's, for it does not know which "
                 "validations it has missed: start all again with trainer.fit(ckpt_path='last')."
             )
-        saved = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+        saved = self._callbacks()
         asked = {
             "sync_batchnorm": self._layer_sync is not None,
             "reload_dataloaders_every_n_epochs": bool(trainer.reload_dataloaders_every_n_epochs),
@@ -204,10 +205,14 @@ class RoundelayStrategy(SingleDeviceStrategy):
             else:
                 dataloader = session.share(dataloader)
         kind = _SizedPasses if self._sized and _has_length(dataloader) else _Passes
-        return kind(dataloader, self._restore_random)
+        return kind(dataloader, self._restore_random, self._without_batches)
 
     def on_train_end(self) -> None:
-        """Leave the common model in the module."""
+        """Leave the common model in the module, and let all know the best checkpoint."""
+        for callback in self._callbacks():
+            callback.best_model_path, callback.last_model_path = self._told(
+                [callback.best_model_path, callback.last_model_path]
+            )
         self._close()
 
     def on_exception(self, exception: BaseException) -> None:
@@ -348,6 +353,19 @@ class RoundelayStrategy(SingleDeviceStrategy):
         if "cuda" in states:
             torch.cuda.set_rng_state(states["cuda"], self.root_device)
 
+    def _without_batches(self) -> None:
+        """Have checkpoints written after a pass in which this learner had no batch, too: the others have stepped."""
+        for callback in self._callbacks():
+            callback._last_global_step_saved = -1
+
+    def _callbacks(self) -> list[ModelCheckpoint]:
+        """Return the callbacks that save, if there are several learners to save together."""
+        found = self.lightning_module.trainer.checkpoint_callbacks if self.world_size > 1 else ()
+        return [one for one in found if isinstance(one, ModelCheckpoint)]
+
+    def _exists(self, files: Any, filepath: Any, _: Trainer) -> bool:
+        return self.is_global_zero and bool(files.exists(filepath))
+
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
         """Give Lightning the name."""
@@ -407,8 +425,8 @@ class _Passes:
     """A loader whose number of batches is not known before, for a learner draws as many as it can. A pass of none has
     an empty batch, which Lightning passes over: the learner comes to the end of the epoch as the others do."""
 
-    def __init__(self, loader: Any, begin: Callable[[], None]) -> None:
-        self._loader, self._begin = loader, begin
+    def __init__(self, loader: Any, begin: Callable[[], None], none: Callable[[], None]) -> None:
+        self._loader, self._begin, self._none = loader, begin, none
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
@@ -417,6 +435,7 @@ class _Passes:
             found = True
             yield batch
         if not found:
+            self._none()
             yield None
 
     def __getattr__(self, name: str) -> Any:

@@ -38,9 +38,14 @@ class EpochOrder:
         for part in parts:
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(self.epoch)
+        own = [one for part in parts if isinstance(one := getattr(part, "generator", None), torch.Generator)]
+        before = [generator.get_state() for generator in own]
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._seed + self.epoch)
+            for generator in (torch.default_generator, *own):
+                generator.manual_seed(self._seed + self.epoch)
             batches = list(self._sampler)
+        for generator, state in zip(own, before, strict=True):
+            generator.set_state(state)
         over = len(batches) % self._evenly
         last = batches[len(batches) - over :]
         if not over or not all(isinstance(batch, list) for batch in last):
