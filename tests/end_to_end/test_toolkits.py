@@ -21,6 +21,18 @@ def trained(out: Path, *options: str) -> dict[int, dict[str, Any]]:
     return reports(run_learners(2, TRAINER, str(out), *options, by=LAUNCH).stdout)["trainer"]
 
 
+def check_evaluated(*learners: dict[str, Any]) -> None:
+    """All have evaluated the same model at the same steps of all; one whose data have ended passes over all but the
+    last."""
+    by_step = [dict(map(tuple, one["evaluated"])) for one in learners]
+    together = {step: loss for losses in by_step for step, loss in losses.items()}
+    assert sorted(together) == [10, 20, 30, 32]
+    for one, losses in zip(learners, by_step, strict=True):
+        assert losses == {step: together[step] for step in losses}
+        assert losses[32] == pytest.approx(one["loss"], rel=1e-5)
+    assert together[32] < together[10] < 3.2
+
+
 @needs_transformers
 @pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
 def test_trainer_trains_evaluates_and_saves_the_common_model(strategy: str, tmp_path: Path) -> None:
@@ -30,10 +42,7 @@ def test_trainer_trains_evaluates_and_saves_the_common_model(strategy: str, tmp_
     first, second = trained(tmp_path, "--strategy", strategy).values()
     assert first["bits"] == second["bits"]
     assert sum(first["steps"]) == 32
-    assert first["evaluated"] == second["evaluated"]
-    assert [step for step, _ in first["evaluated"]] == [10, 20, 30, 32]
-    assert first["evaluated"][-1][1] == pytest.approx(first["loss"], rel=1e-5)
-    assert first["evaluated"][-1][1] < first["evaluated"][0][1] < 3.2
+    check_evaluated(first, second)
     assert all(2 < loss < 4 for loss in first["losses"])  # each the mean of a learner's own steps
     assert len(first["losses"]) >= 4
     saved, last = (
