@@ -11,7 +11,7 @@ from support.on_gpu import DEVICE, NEEDED, ON_GPU
 
 pytestmark = NEEDED
 ROWS = {"adpsgd": "shared on devices", "ssgd": "on a device of its own"}
-"""Where rows are under a strategy."""
+"""The place of rows under a strategy."""
 
 
 def trained(toolkit: str, out: Path, *options: str, by: tuple[str, ...] = LAUNCH) -> list[dict[str, Any]]:

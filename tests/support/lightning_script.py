@@ -70,7 +70,7 @@ class Classifier(lightning.LightningModule):
 
 
 class Loop(Callback):
-    """What a test does to the loop.
+    """Changes of a test to the loop.
 
     Args:
         end_at: end the process once the checkpoint of that step is there.

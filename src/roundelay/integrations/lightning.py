@@ -44,7 +44,7 @@ from roundelay.runtime.launch.world import learners, local_rank, rank
 log = logging.getLogger("roundelay")
 NAME = "roundelay"
 """In Lightning's registry."""
-SAVES = ".learners"
+LEARNERS_PARTS = ".learners"
 """Stands behind the name of a checkpoint: the folder of the session's save that belongs to it."""
 SAID_BYTES = 4096
 """The longest text that the first learner can tell the others."""
@@ -152,6 +152,10 @@ class RoundelayStrategy(SingleDeviceStrategy):
         }
         if refused := [name for name, given in asked.items() if given]:
             raise UserError(f"Trainer: {', '.join(refused)}: not for several learners of {NAME}.")
+        environment = trainer._accelerator_connector.cluster_environment
+        if getattr(environment, "auto_requeue", False):  # of Slurm: it would save in the middle of a learner's step
+            environment.auto_requeue = False
+            log.warning("rank %d: Lightning queues no job again: examples/launch/slurm.sbatch does.", session.rank)
         unequal = {
             "max_steps": trainer.max_steps != -1,
             "val_check_interval": trainer.val_check_interval != 1.0 or trainer.check_val_every_n_epoch is None,
@@ -375,7 +379,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
 def _folder(checkpoint: Path, step: int | None = None) -> Path:
     """Return the folder of the learners' parts of a checkpoint: of all its steps, or of one."""
     real = Path(os.path.realpath(checkpoint))  # "last" may be a link
-    whole = real.with_name(real.name + SAVES)
+    whole = real.with_name(real.name + LEARNERS_PARTS)
     return whole if step is None else whole / f"step-{step}"
 
 

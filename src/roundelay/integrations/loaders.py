@@ -12,8 +12,8 @@ from roundelay.attached import Session
 
 @final
 class EpochOrder:
-    """What a sampler gives, in an order that is a function of seed and epoch alone: whatever random numbers it draws,
-    all learners go through the same.
+    """The batches or items of a sampler, in an order that is a function of seed and epoch alone: whatever random
+    numbers it draws, all learners go through the same.
 
     Args:
         evenly: so many learners get equally many batches: those of a last round that is not whole are cut anew, into
