@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--strategy", default="ssgd")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--end-at", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     torch.manual_seed(0)
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
@@ -82,7 +83,7 @@ def main() -> None:
         save_steps=10,
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=options.device == "cpu",
     )
     together = RoundelayCallback(options.strategy)
     callbacks = [together, EndedAt(options.end_at)]
@@ -90,7 +91,7 @@ def main() -> None:
     trainer.remove_callback(PrinterCallback)  # its lines look like reports
     trainer.train(resume_from_checkpoint=options.resume or None)
     trainer.save_model(f"{options.out}/final")
-    bits = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    bits = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     assert together.session is not None
     report(
         law="trainer",
@@ -100,6 +101,7 @@ def main() -> None:
         losses=[one["loss"] for one in trainer.state.log_history if "loss" in one],
         steps=together.session.summary()["steps"],
         loss=trainer.evaluate()["eval_loss"],
+        rows=together.session.summary()["rows"],
     )
 
 

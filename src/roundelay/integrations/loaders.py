@@ -1,6 +1,7 @@
 """Data loaders that toolkits have made, whose batches are shared out."""
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any, cast, final
 
 import torch
@@ -11,34 +12,60 @@ from roundelay.attached import Session
 
 @final
 class EpochOrder:
-    """The batches of a sampler, in an order that is a function of seed and epoch alone: whatever random numbers the
-    sampler draws, all learners go through the same."""
+    """The batches or items of a sampler, in an order that is a function of seed and epoch alone: whatever random
+    numbers it draws, all learners go through the same.
 
-    def __init__(self, sampler: Any, seed: int) -> None:
-        self._sampler, self._seed, self.epoch = sampler, seed, 0
+    Args:
+        evenly: so many learners get equally many batches: those of a last round that is not whole are cut anew, into
+            smaller ones, and left out if they have fewer examples than there are learners.
+    """
+
+    def __init__(self, sampler: Any, seed: int, evenly: int = 1) -> None:
+        self._sampler, self._seed, self.epoch, self._evenly = sampler, seed, 0, evenly
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next order."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self._sampler)
+        return len(self._sampler) if self._evenly == 1 else len(self._order())
 
-    def __iter__(self) -> Iterator[list[int]]:
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._order())
+
+    def _order(self) -> list[Any]:
         parts: list[Any] = [self._sampler, getattr(self._sampler, "sampler", None)]
         for part in parts:
             if callable(getattr(part, "set_epoch", None)):
                 part.set_epoch(self.epoch)
+        own = [one for part in parts if isinstance(one := getattr(part, "generator", None), torch.Generator)]
+        before = [generator.get_state() for generator in own]
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(self._seed + self.epoch)
+            for generator in (torch.default_generator, *own):
+                generator.manual_seed(self._seed + self.epoch)
             batches = list(self._sampler)
-        return iter(batches)
+        for generator, state in zip(own, before, strict=True):
+            generator.set_state(state)
+        over = len(batches) % self._evenly
+        last = batches[len(batches) - over :]
+        if not over or not all(isinstance(batch, list) for batch in last):
+            return batches
+        examples, learners = list(chain(*last)), self._evenly
+        cut = [examples[learner::learners] for learner in range(learners)] if len(examples) >= learners else []
+        return [*batches[: len(batches) - over], *cut]
 
 
-def shared_parts(session: Session, loader: DataLoader[Any], seed: int) -> dict[str, Any]:
-    """Return attributes of the loader by which it gives this learner's share: of its batches, or, where it has no
-    sampler of batches, of its examples. Its other random numbers come from a generator of its own."""
+def shared_parts(session: Session, loader: DataLoader[Any], seed: int, evenly: int = 1) -> dict[str, Any]:
+    """Return attributes of the loader by which it gives this learner's share: of its batches, of what its sampler gives
+    where that is loaded as it is, or of a stream's examples. Its other random numbers come from a generator of its
+    own. `evenly`: as for `EpochOrder`."""
     generator, dataset = torch.Generator().manual_seed(seed), loader.dataset
-    if loader.batch_sampler is None or isinstance(dataset, IterableDataset):
+    if isinstance(dataset, IterableDataset):
         return {"generator": generator, "dataset": session.share(cast(Iterable[Any], dataset))}
-    return {"generator": generator, "batch_sampler": session.share(EpochOrder(loader.batch_sampler, seed))}
+    if loader.batch_sampler is None:
+        own = callable(getattr(loader.sampler, "set_epoch", None))  # it knows its epochs, as lhotse's do
+        return {
+            "generator": generator,
+            "sampler": session.share(loader.sampler if own else EpochOrder(loader.sampler, seed)),
+        }
+    return {"generator": generator, "batch_sampler": session.share(EpochOrder(loader.batch_sampler, seed, evenly))}
