@@ -1,5 +1,5 @@
 """Acoustic models on a GPU compute what they compute on the processor, within rounding: 1e-4 of a gradient's length in
-float32 (TF32 off), 0.05 under bfloat16 autocast, on either."""
+float32 (TF32 off), 0.06 under bfloat16 autocast, on either."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -23,7 +23,7 @@ from support.toy_models import TINY, tiny, toy
 from support.toy_units import UNALIGNED
 
 pytestmark = NEEDED
-EXACT, ROUNDED = 1e-4, 0.05
+EXACT, ROUNDED = 1e-4, 0.06
 
 
 @pytest.fixture(autouse=True)
@@ -167,8 +167,9 @@ def test_a_module_that_cannot_be_recorded_is_computed_kernel_by_kernel(
     here = ModuleLearner(plain, Blobs())
     plan = EpochPlan(0, 64, 16, 1, seed=3)
     found, expected = torch.empty(there.parameters, device=device()), torch.empty(there.parameters)
+    x = there.initial().to(device())
     for number in range(AFTER + 3):
-        there.gradient(there.initial().to(device()), plan.piece(number % 4), plan, found, resident=True)
+        there.gradient(x, plan.piece(number % 4), plan, found, resident=True)
         here.gradient(here.initial(), plan.piece(number % 4), plan, expected)
         assert distance(found, expected) < EXACT
     torch.manual_seed(0)

@@ -32,6 +32,7 @@ aten = torch.ops.aten
 WAITING = frozenset(
     operation.default for operation in (aten._local_scalar_dense, aten.equal, aten.nonzero, aten.masked_select)
 )
+COPIES = frozenset(operation.default for operation in (aten._to_copy, aten.copy_))
 Key = tuple[object, ...]
 Compute = Callable[[Inputs, Tensor], Tensor]
 
@@ -76,7 +77,7 @@ class Listening(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = operation(*args, **(kwargs or {}))
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
         there = any(one.is_cuda for one in given)
-        back = any(isinstance(one, Tensor) and not one.is_cuda for one in tree_leaves(found))
+        back = operation in COPIES and not found.is_cuda
         masked = operation is aten.index.Tensor and any(one.dtype == torch.bool for one in given[1:])
         if there and (back or masked or operation in WAITING):
             self.asks = str(operation)
