@@ -26,7 +26,7 @@ from roundelay.learner.objectives import Inputs
 log = logging.getLogger("roundelay")
 AFTER = 2
 """Minibatches of a shape that are computed before it is recorded: libraries make their workspaces in these."""
-MOST = 8
+MOST_GRAPHS = 8
 """Graphs of a learner. They share one pool of memory, so that another one costs its inputs and its kernels' list."""
 aten = torch.ops.aten
 WAITING = frozenset(
@@ -52,7 +52,7 @@ def same_operations(module: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedGradient:
     """A graph, the tensors that it reads its minibatch from, and its counts."""
 
     graph: "torch.cuda.CUDAGraph"
@@ -91,7 +91,7 @@ class GradientGraphs:
         self._device, self._works = device, True
         self._side: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._seen: Counter[Key] = Counter()
-        self._recorded: dict[Key, Recorded] = {}
+        self._recorded: dict[Key, RecordedGradient] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
     @property
@@ -124,7 +124,7 @@ class GradientGraphs:
         minibatch = (*inputs, targets)
         key: Key = (places, *((some.shape, some.dtype, some.stride()) for some in minibatch))
         recorded = self._recorded.get(key)
-        if recorded is None and self._works and self._seen[key] >= AFTER and len(self._recorded) < MOST:
+        if recorded is None and self._works and self._seen[key] >= AFTER and len(self._recorded) < MOST_GRAPHS:
             recorded = self._record(compute, minibatch)
             if recorded is not None:
                 self._recorded[key] = recorded
@@ -139,7 +139,7 @@ class GradientGraphs:
             self._seen[key] += 1
         return counts
 
-    def _record(self, compute: Compute, minibatch: tuple[Tensor, ...]) -> Recorded | None:
+    def _record(self, compute: Compute, minibatch: tuple[Tensor, ...]) -> RecordedGradient | None:
         """Return a graph of this minibatch's shape, which has computed nothing yet; None: it cannot be recorded."""
         graph = torch.cuda.CUDAGraph()
         try:
@@ -155,7 +155,7 @@ class GradientGraphs:
             generator.graphsafe_set_state(torch.Generator(self._device).graphsafe_get_state())
             generator.manual_seed(seed)
             return None
-        return Recorded(graph, kept, counts)
+        return RecordedGradient(graph, kept, counts)
 
     def _fail(self, why: str) -> None:
         self._works = False
