@@ -233,6 +233,18 @@ def test_it_gives_what_the_source_gives(strategy: str) -> None:
         assert list(session.share([])) == []
 
 
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_pass_that_trains_nothing_is_named(trains: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """As a check of the batches' sizes does, which takes an epoch away."""
+    model, session = attached()
+    with session:
+        for _ in session.share([[1], [2, 3]]):
+            if trains:
+                model(torch.ones(1, 1)).sum().backward()
+                session.optimizers[0].step()
+    assert ("no step trained the 2 of them" in caplog.text) is not trains
+
+
 def test_an_epoch_that_the_source_was_told_counts() -> None:
     _, session = attached()
     with session:

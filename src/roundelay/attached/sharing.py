@@ -11,6 +11,7 @@ trained when a step is completed that the loop has come to after it got that min
 """
 
 import heapq
+import logging
 import weakref
 from abc import abstractmethod
 from bisect import bisect_right
@@ -27,6 +28,7 @@ from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.passes import ENDLESS
 from roundelay.runtime.attached.shares import ShareTerms
 
+log = logging.getLogger("roundelay")
 CLOSED_PASS = 1 << 30
 """In the place of a segment: later than any."""
 MISSING = object()
@@ -88,6 +90,7 @@ class Drawing(Iterator[Any]):
             number, shared = self._next_number()
             if number is None:
                 self._ended = True
+                self._shared.ended(self._asked - 1)
                 break
             self._drawn.append(drawn := _Drawn(number, shared, True))
             item = self._fetch(number)
@@ -179,6 +182,7 @@ class Shared(Sampler[Any]):
         self._left: dict[Key, PassLeft] = {}
         """Passes that a session before has left under way."""
         self._now: Callable[[], Drawing | None] = lambda: None
+        self._not_trained = 0  # minibatches of a pass that ended before the first step
 
     @abstractmethod
     def _whole_pass(self) -> PassLeft:
@@ -269,8 +273,20 @@ class Shared(Sampler[Any]):
         """The number of the next minibatch of the queue; see `passes.draw`."""
         return None if self._synchronous else self._learner.draw_piece((self._number, *key), pieces, keep)
 
+    def ended(self, given: int) -> None:
+        """Note that a pass is over, in which this learner has got so many minibatches."""
+        self._not_trained = 0 if self.progress().completed else given
+
     def settle(self) -> None:
         """Before a meeting: let the queue know what is trained."""
+        if self._not_trained and not self.progress().completed:
+            log.warning(
+                "rank %d: a pass over shared batches is over, and no step trained the %d of them that came here. It "
+                "counts as an epoch. To look at batches without training, go through what `share` was given.",
+                self._learner.rank,
+                self._not_trained,
+            )
+        self._not_trained = 0
         if (now := self._now()) is not None:
             now.settle()
 
