@@ -10,6 +10,7 @@ import numpy as np
 from roundelay.checkpoint import Room
 from roundelay.core.records import (
     EVENTS,
+    SPAN_KINDS,
     Evaluation,
     Exchanges,
     HostJoined,
@@ -20,6 +21,7 @@ from roundelay.core.records import (
     Record,
     Segment,
     Staleness,
+    Timeline,
 )
 from roundelay.core.state import Statistics
 from roundelay.loggers.base import FunctionLogger, LoggedRun, Logger
@@ -156,6 +158,9 @@ class Journal:
         histogram, largest, mean = staleness_summary(counts)
         self.say(Staleness(**time, epoch=epoch, histogram=histogram, largest=largest, mean=mean))
         self.say(Exchanges(**time, epoch=epoch, matrix=counts.exchanges.tolist()))
+        if outcome.lanes:
+            lanes = [[[*span] for span in outcome.lanes.get(rank, ())] for rank in range(len(counts.steps))]
+            self.say(Timeline(**time, epoch=epoch, kinds=[*SPAN_KINDS], lanes=lanes))
         if outcome.traffic:
             links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
             self.say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))

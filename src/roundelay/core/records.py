@@ -33,6 +33,10 @@ EVENTS = "events.jsonl"
 PHONES_FILE = "phones.json"  # of a decoded split: phones of wrong words
 UTTERANCES_FILE = "utterances.jsonl"  # of a decoded split: words against words
 
+SPAN_KINDS = ("gradient", "update", "exchange", "mean", "minibatch")
+"""What a span of a timeline is spent on: computing a gradient; the strategy's own code, with its step; an exchange or
+fetch, waits for rows included; a mean or a gathering, waits for the others included; a wait for a minibatch."""
+
 R = TypeVar("R", bound="Record")
 
 
@@ -201,6 +205,18 @@ class Links(Record):
     epoch: int
     links: list[dict[str, float]]  # host, peer, sent_bytes, received_bytes, waited_s
     refused: int = 0  # connections closed so far because of what came over them: strangers, malformed frames
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline(Record):
+    """What each learner did at the beginning of a segment, and when; of the first segments of a run. Where there are
+    several hosts, of the learners of the first."""
+
+    epoch: int
+    kinds: list[str]  # SPAN_KINDS
+    # By rank, spans in the order of time: index into `kinds`, first and last second since the segment began. Empty: not
+    # known.
+    lanes: list[list[list[float]]]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from roundelay.core.rates import LearnersRate, Warmup
 from roundelay.core.state import Statistics
 from roundelay.learner.base import Task
 from roundelay.runtime.gathering import Gathered
+from roundelay.runtime.lanes import Span
 from roundelay.runtime.learners_rate import RateFactor, noise_memory, rate_factor, settled
 from roundelay.runtime.messages import RowNumber
 from roundelay.strategies.base import Strategy
@@ -325,6 +326,7 @@ class Outcome:
     traffic: tuple[Traffic, ...] = ()
     refused: int = 0  # connections from outside that were closed because of what came over them, since the start
     gathered: Gathered | None = None  # what came to gatherings, if any closed
+    lanes: Mapping[int, list[Span]] = field(default_factory=dict)  # by rank, since the first span of all
     missing: tuple[int, ...] = ()  # examples of the segment that nobody trained, by rank: see `SegmentPlan.missing`
 
 

@@ -42,6 +42,7 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, ClockedBackend, Counting, Later, RemoteRows
 from roundelay.runtime.deferred import Deferred, DeferredExchange
+from roundelay.runtime.lanes import GRADIENT, UPDATE, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
@@ -422,7 +423,7 @@ class ClockedEngine(Engine):
     is in an effect, and takes note of what another host has answered whenever the coroutine goes on.
     """
 
-    __slots__ = ("_clocked", "_gradient_seconds", "_state")
+    __slots__ = ("_clocked", "_gradient_seconds", "_state", "lane")
 
     def __init__(
         self,
@@ -435,6 +436,8 @@ class ClockedEngine(Engine):
         super().__init__(me, backend, deferred, remote, trace)
         self._state, self._clocked = me, backend
         self._gradient_seconds = 0.0  # of the effect under way
+        self.lane: Lane | None = None
+        """Takes a note of where time goes; None: none is wanted."""
 
     def go_on(self) -> None:
         if self.pending is not None:
@@ -468,6 +471,11 @@ class ClockedEngine(Engine):
         backend.left()
         elapsed, gradient = backend.now() - asked, self._gradient_seconds
         counts, rank = self._state.counts, self._state.rank
+        lane = self.lane
+        if lane is not None and not lane.full:
+            lane.note(UPDATE, asked - update, asked)
+            lane.note(GRADIENT, asked, asked + gradient)
+            lane.note(span_kind(effect), asked + gradient, asked + elapsed)
         if update:
             counts.update_s[rank] += update
         if gradient:

@@ -31,6 +31,7 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.gathering import Gatherings
+from roundelay.runtime.lanes import Span, since_the_first
 from roundelay.runtime.procs.cluster_rows import ClusterRows
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import USUAL_LIBRARY, Collectives, MeansLibrary
@@ -127,6 +128,7 @@ class ProcsRuntime(Runtime):
         self.processes = LearnerProcesses(arena, self.cluster_rows, self._start, self._deaths, synchronous)
         self._orders: dict[str, Any] = {}  # of the running segment
         self._parts = 0
+        self._lanes: dict[int, list[Span]] = {}
         if trace:
             self._recorder = Recorder(trace, self._facts(device), self.state())
         try:
@@ -195,6 +197,7 @@ class ProcsRuntime(Runtime):
         """Set all counts and tables for a new segment."""
         arena = self.arena
         arena.counts.clear()
+        self._lanes.clear()
         arena.queue.begin_segment(plan.first, plan.first_round, plan.end_round)
         if not self.alone:
             queue.open_prefetch(arena)
@@ -238,6 +241,8 @@ class ProcsRuntime(Runtime):
         answers = self._collect(self._command(rank for rank in self.here if rank in self.living()), watch)
         self._orders = {}
         self._judge(answers)
+        for rank, answer in answers.items():
+            self._lanes.setdefault(rank, []).extend(answer.lane)
         if self._recorder:
             self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self.processes.lost))
 
@@ -254,6 +259,7 @@ class ProcsRuntime(Runtime):
             joined=tuple(self.processes.joined),
             redrawn=self.processes.redrawn,
             gathered=self._gatherings.told(),
+            lanes=since_the_first(self._lanes),
             missing=plan.missing(counts.frames.tolist(), end, synchronous) if end else (),
         )
 

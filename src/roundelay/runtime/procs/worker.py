@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
+from roundelay.runtime.lanes import LANE_SEGMENTS, Lane, Span
 from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
@@ -81,6 +82,7 @@ class SegmentAnswer:
     problem: str = ""
     text: str = ""
     rank: int = NONE
+    lane: list[Span] = field(default_factory=list)  # on the clock of the host
 
 
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
@@ -150,12 +152,15 @@ class Worker:
             self.remote = Outbox(arena, spec.rank, spec.here, spec.outbox_wake, patience)
         self._backend = ArenaBackend(access, vectors, self.means, self._work)
         self.engine = ClockedEngine(self.me, self._backend, deferred, self.remote, trace)
+        self._lanes = 0  # segments that had one
 
     def segment(self, command: dict[str, Any]) -> SegmentAnswer:
         """Run the strategy's coroutine to its end."""
         plan = SegmentPlan.from_json(command)
         self._work.begin_segment(plan.epoch)
         self.me.begin_segment(plan, tuple(command["living"]), self._strategy.traits.ages)
+        lane = self.engine.lane = Lane() if self._lanes < LANE_SEGMENTS else None
+        self._lanes += 1
         self._trace.note(Kind.BEGIN, mine=command["number"])
         self.means.begin_segment()
         self._backend.begin_segment()
@@ -175,7 +180,7 @@ class Worker:
             with suppress(TimeoutError):
                 self.engine.finish_asked()
             self.engine.close()
-        return SegmentAnswer()
+        return SegmentAnswer(lane=[] if lane is None else lane.spans)
 
 
 def _between_devices(

@@ -3,7 +3,7 @@
 Legend: P parameters.
 """
 
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -14,8 +14,10 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.engine import Engine
+from roundelay.runtime.lanes import GRADIENT, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import REACH_RULES, reach
+from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.timed import TimedLearner
 from roundelay.runtime.sim.world import Ticket, VirtualWorld
 
@@ -48,7 +50,9 @@ class SimBackend(Backend):
     def __init__(self, world: VirtualWorld, me: LearnerState | TimedLearner, role: Any) -> None:
         self._world, self._clock, self._prices, self._lives = world, world.clock, world.prices, world.lives
         self._role, self._timed, self._frames_only = role, world.timed, world.frames_only
-        self.me, self.rank, self.engine = me, me.rank, Engine(me, self)
+        self.me, self.rank = me, me.rank
+        lane = None if world.lanes is None else world.lanes.setdefault(me.rank, Lane())
+        self.engine = Engine(me, self) if lane is None else LaneEngine(me, self, world.clock, lane)
         self.claims: list[Minibatch] = []
         """Minibatches it works on."""
         self.gone = False
@@ -180,6 +184,34 @@ class SimBackend(Backend):
             held = held[1:]
         fragments = effect.fragment.of if type(effect) is Exchange else 1
         return self._world.hold(held, prices.reach_ns(rank, peer, *rule.carried(effect), fragments))
+
+
+@final
+class LaneEngine(Engine):
+    """An engine that takes a note of its effects' virtual time."""
+
+    __slots__ = ("_clock", "_lane", "_since")
+
+    def __init__(self, me: LearnerState | TimedLearner, backend: SimBackend, clock: Clock, lane: Lane) -> None:
+        super().__init__(me, backend)
+        self._clock, self._lane, self._since = clock, lane, 0.0
+
+    def _run(self, reply: Any) -> None:
+        if self.pending is not None:
+            self._note(span_kind(self.pending))
+        self._since = self._clock.now_ns / 1e9
+        super()._run(reply)
+
+    def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
+        gradient = super()._gradient(effect, on_ready)
+        if gradient is not LATER:
+            self._note(GRADIENT)
+        return gradient
+
+    def _note(self, kind: int) -> None:
+        now = self._clock.now_ns / 1e9
+        self._lane.note(kind, self._since, now)
+        self._since = now
 
 
 def _over(handle: Handle[int | None]) -> None:

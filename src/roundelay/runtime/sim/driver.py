@@ -34,6 +34,7 @@ from roundelay.runtime.base import (
     wall_clock,
 )
 from roundelay.runtime.gathering import LEARNT
+from roundelay.runtime.lanes import LANE_SEGMENTS, since_the_first
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.rows import NoLock, Row, others_known
 from roundelay.runtime.sim.backend import SimBackend
@@ -116,6 +117,7 @@ class SimRuntime(Runtime):
             self._me = self._timed = [
                 TimedLearner(rank, everyone, cluster.seed, versions, cluster.memory) for rank in range(learners)
             ]
+        self._segments = 0
         self._world = VirtualWorld(self._virtual, self._prices, self._gradients, self._rows, learners, self._goes_on)
 
     def _make_state(self, rank: int) -> LearnerState:
@@ -174,6 +176,8 @@ class SimRuntime(Runtime):
         self._world.work = self._work
         self._world.gatherings.begin_segment()
         self._gradients.begin_segment(plan.epoch)
+        self._world.lanes = None if self._timed or self._segments >= LANE_SEGMENTS else {}
+        self._segments += 1
         self._schedule_lives()
         self._begin_roles()
         with no_collector() if self._timed else nullcontext():
@@ -188,6 +192,7 @@ class SimRuntime(Runtime):
             wall_seconds=wall_clock() - started,
             virtual_seconds=(self._world.clock.now_ns - virtual) / 1e9,
             lost=tuple(self._lost),
+            lanes=since_the_first({rank: lane.spans for rank, lane in (self._world.lanes or {}).items()}),
             gathered=self._world.gatherings.told(),
             missing=plan.missing(
                 self._counts.frames.tolist(), self._work.end, self.cluster.strategy.traits.synchronous

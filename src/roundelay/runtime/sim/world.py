@@ -16,6 +16,7 @@ from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Statistics
 from roundelay.runtime.coding import arrived
 from roundelay.runtime.gathering import Gatherings, GatheringTable
+from roundelay.runtime.lanes import Lane
 from roundelay.runtime.rows import Row
 from roundelay.runtime.sim.clock import Clock
 from roundelay.runtime.sim.cluster import VirtualCluster
@@ -74,6 +75,8 @@ class VirtualWorld:
         self._learners, self._goes_on = learners, goes_on
         self.frames_only = cache(Statistics)  # minibatches have few sizes
         self._answers = 0  # of learners that have ended
+        self.lanes: dict[int, Lane] | None = None
+        """By rank, of the segment that runs; None: it has none."""
         self.gatherings = Gatherings(GatheringTable.zeros(learners))
         self.waiting: dict[int, tuple[Gather, SimBackend]] = {}
         """Those who wait in a gathering."""

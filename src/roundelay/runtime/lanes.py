@@ -1,0 +1,58 @@
+"""What each learner did at the beginning of a segment, and when: the lanes of the report's timeline.
+
+A lane is bounded, so that it costs a few microseconds a step for a few hundred steps, and then nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, final
+
+from roundelay.core.effects import Begin, Draw, Effect, Gather, GradMean, Mean, Mix, Wait
+from roundelay.core.records import SPAN_KINDS
+
+GRADIENT, UPDATE, EXCHANGE, MEAN, MINIBATCH = range(len(SPAN_KINDS))
+MOST_SPANS: Final = 400
+"""Of a lane."""
+SHORTEST: Final = 2e-5
+"""Seconds of a span; what is shorter could not be seen."""
+LANE_SEGMENTS: Final = 2
+"""Segments that have lanes, since a run has begun or gone on: the first is slowed by what libraries do once."""
+
+Span = tuple[int, float, float]
+"""Index into SPAN_KINDS, and the seconds of its beginning and its end on the runtime's clock."""
+_KINDS: Final = {Draw: MINIBATCH, Mean: MEAN, Mix: MEAN, GradMean: MEAN, Gather: MEAN}
+
+
+def span_kind(effect: Effect[object]) -> int:
+    """Return the kind of the time that `effect` takes, its gradient apart."""
+    if isinstance(effect, Wait):
+        effect = effect.handle.pending[0]
+    elif isinstance(effect, Begin):
+        effect = effect.effect
+    return _KINDS.get(type(effect), EXCHANGE)
+
+
+@final
+class Lane:
+    """Spans of one learner in one segment, in the order of time, which do not overlap."""
+
+    __slots__ = ("full", "spans")
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self.full = False
+
+    def note(self, kind: int, start: float, end: float) -> None:
+        """Add a span, if it can be seen and there is room."""
+        if end - start >= SHORTEST and not self.full:
+            self.spans.append((kind, start, end))
+            self.full = len(self.spans) == MOST_SPANS
+
+
+def since_the_first(lanes: Mapping[int, Sequence[Span]]) -> dict[int, list[Span]]:
+    """Return the lanes that have spans, by rank, in seconds since the first span of all, to the microsecond."""
+    known = {rank: spans for rank, spans in lanes.items() if spans}
+    begin = min((spans[0][1] for spans in known.values()), default=0.0)
+    return {
+        rank: [(kind, round(start - begin, 6), round(end - begin, 6)) for kind, start, end in spans]
+        for rank, spans in known.items()
+    }
