@@ -18,7 +18,7 @@ from roundelay.cli import main as roundelay
 DOCS = Path(__file__).resolve().parents[1]
 SLOWED = ["--straggler", "1:3x"]
 GRID = ["--strategies", "ssgd", "adpsgd:random-ring", "--learners", "1,4", "--seeds", "3", *SLOWED]
-SIZE = "1100,760"
+SIZE = "1100,1180"
 """Pixels of a picture."""
 
 

@@ -1,6 +1,7 @@
 """Lanes of a timeline: in order, without overlaps, bounded; and what they show of those who wait."""
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import pytest
 
@@ -34,7 +35,7 @@ def check(lanes: Mapping[int, Sequence[Span]], seconds: float) -> None:
     for spans in lanes.values():
         assert len(spans) <= MOST_SPANS
         assert all(end - start >= SHORTEST - 1e-6 for _, start, end in spans)
-        assert all(one[2] <= next_[1] + 1e-6 for one, next_ in zip(spans, spans[1:], strict=False))
+        assert all(one[2] <= next_[1] + 1e-6 for one, next_ in pairwise(spans))
         assert spans[-1][2] <= seconds + 1e-6
 
 

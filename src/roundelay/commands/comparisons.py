@@ -27,6 +27,9 @@ def add(command: Command) -> None:
     sub.add_argument(
         "--corpus", type=Path, help="with --audio: the prepared corpus, where it is not at the place the runs name"
     )
+    sub.add_argument(
+        "--trace", type=Path, metavar="FILE", help="also write what learners did at the same time, for ui.perfetto.dev"
+    )
     add_target(sub)
 
 
@@ -96,7 +99,7 @@ def _stability(options: argparse.Namespace) -> None:
 
 def _report(options: argparse.Namespace) -> None:
     heard = load("roundelay_speech.commands.heard", "speech", "report --audio") if options.audio else None
-    from roundelay.reports import load_runs, text_table, write_report
+    from roundelay.reports import load_runs, text_table, write_report, write_trace
     from roundelay.reports.comparison import compare_runs
     from roundelay.reports.headline import sooner
 
@@ -114,6 +117,10 @@ def _report(options: argparse.Namespace) -> None:
                 f"{run}: no decoded utterances, so nothing to listen to. `roundelay decode {run}` leaves them there."
             )
     console.print(f"page written to {page}", markup=False)
+    if options.trace is not None:
+        if not any(run.timelines for run in runs):
+            raise UserError("--trace: none of these runs has a timeline; runs of this version on one host have.")
+        console.print(f"trace written to {write_trace(runs, options.trace)}", markup=False)
 
 
 def _add_simulate(sub: argparse.ArgumentParser) -> None:

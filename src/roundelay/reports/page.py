@@ -21,6 +21,7 @@ from roundelay.reports.series import Series, finite
 from roundelay.reports.svg import element, esc
 from roundelay.reports.table import columns, means, means_table, summary_table
 from roundelay.reports.talking import exchanges, staleness
+from roundelay.reports.timeline import timeline
 
 UNFOLDED = 4  # runs whose details stand open
 MANY_SERIES = 8  # above it curves show those that are ticked
@@ -86,7 +87,7 @@ def render_html(
     who = "" if alone else exchanges(series)
     each = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
     sections = {
-        "Result": [_two(first), *map(_shown, tables or _over_seeds(comparison))],
+        "Result": [timeline(series), _two(first), *map(_shown, tables or _over_seeds(comparison))],
         "Learning": [_two(learning)],
         "Errors": mistakes(series, scored_split(runs), listen),
         "Speed": [_two(scaling)] if scaling else [],

@@ -30,6 +30,7 @@ from roundelay.core.records import (
     RunStarted,
     Segment,
     Staleness,
+    Timeline,
     WordErrors,
     of_kind,
     read_events,
@@ -65,6 +66,7 @@ class Run:
     lost: tuple[LearnerLost, ...]
     joined: tuple[LearnerJoined, ...]
     changed: tuple[LearnersChanged, ...]
+    timelines: tuple[Timeline, ...] = ()
 
     @property
     def cross_entropy(self) -> float | None:
@@ -196,6 +198,7 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
         lost=tuple(of_kind(records, LearnerLost)),
         joined=tuple(of_kind(records, LearnerJoined)),
         changed=tuple(of_kind(records, LearnersChanged)),
+        timelines=tuple(of_kind(records, Timeline)),
     )
 
 

@@ -1,0 +1,130 @@
+"""What learners do at the same time, a lane each: a picture in the page, and a trace for Perfetto."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from roundelay.core.files import write_text
+from roundelay.core.records import SPAN_KINDS, Timeline
+from roundelay.reports.numbers import percent, plain, seconds
+from roundelay.reports.panels import figure
+from roundelay.reports.runs import Run
+from roundelay.reports.series import Series
+from roundelay.reports.svg import axis, element, esc, svg, text, x_axis
+
+MOST_SERIES, MOST_LANES = 6, 8
+WORTH_SAYING = 0.01
+"""Share of the time that a learner waits."""
+GRADIENTS = 8
+"""Of the slowest learner, that are shown."""
+WIDE, NARROW = 1120.0, 330.0
+LANE, GAP, NAME = 16.0, 5.0, 22.0  # pixels: of a lane, between two, and of the name above them
+WORDS = {
+    "gradient": "gradient",
+    "update": "step, exchanges that go with it",
+    "exchange": "exchange",
+    "mean": "mean, waits for others",
+    "minibatch": "wait for a minibatch",
+}
+
+
+def timeline(series: Sequence[Series]) -> str:
+    """Return lanes of one run of each series on one time scale; an empty text if no learners of any run meet."""
+    found = [(s, lanes) for s in series if (lanes := s.runs[0].timelines[-1:]) and len(lanes[0].lanes) > 1]
+    shown = [(s, lanes[0]) for s, lanes in found[:MOST_SERIES]]
+    ends = [lane[-1][2] for _, one in shown for lane in one.lanes if lane]
+    if not ends:
+        return ""
+    slowest = max((median(some) for _, one in shown for lane in one.lanes if (some := _gradients(lane))), default=0.0)
+    end = min(*ends, GRADIENTS * slowest or ends[0])
+    said = "; ".join(_waits(s.name, one, end) for s, one in shown)
+    long = f"{plain(1e3 * end, 0)} ms" if end < 1 else seconds(end)
+    clock = " in virtual time" if all(s.runs[0].simulated for s, _ in shown) else ""
+    note = f"The first {long} of an epoch{clock}, a lane for each learner. {said}."
+    kinds = [kind for kind in SPAN_KINDS if any(_of(one, kind, end) for _, one in shown)]
+    drawn = "".join(
+        element("div", _chart(shown, end, width, f"Timeline. {said}"), class_=class_)
+        for width, class_ in ((WIDE, "wide"), (NARROW, "narrow"))
+    )
+    return figure("Who works and who waits", note, _legend(kinds) + drawn)
+
+
+def write_trace(runs: Sequence[Run], out: Path) -> Path:
+    """Write the timelines of `runs` as a Chrome trace (JSON), for ui.perfetto.dev or chrome://tracing; return `out`.
+
+    Each run and epoch is a process there, each learner a thread.
+    """
+    events: list[dict[str, Any]] = []
+    known = [(run, one) for run in runs for one in run.timelines]
+    for process, (run, one) in enumerate(known):
+        name = f"{run.name}: {run.results.label}, epoch {one.epoch + 1}"
+        events.append({"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}})
+        for rank, lane in enumerate(one.lanes):
+            place = {"pid": process, "tid": rank}
+            events.append({"ph": "M", "name": "thread_name", **place, "args": {"name": f"learner {rank}"}})
+            events += [
+                {"ph": "X", "name": one.kinds[int(kind)], "ts": 1e6 * start, "dur": 1e6 * (stop - start), **place}
+                for kind, start, stop in lane
+            ]
+    write_text(out, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    return out
+
+
+def _gradients(lane: Sequence[Sequence[float]]) -> list[float]:
+    return [stop - start for kind, start, stop in lane if SPAN_KINDS[int(kind)] == "gradient"]
+
+
+def _of(one: Timeline, kind: str, end: float) -> bool:
+    return any(one.kinds[int(number)] == kind and start < end for lane in one.lanes for number, start, _ in lane)
+
+
+def _waits(name: str, one: Timeline, end: float) -> str:
+    """The share of the time up to `end` that the learner that waits most does so."""
+    most, who = 0.0, 0
+    for rank, lane in enumerate(one.lanes):
+        waits = [span for span in lane if one.kinds[int(span[0])] in ("mean", "minibatch")]
+        spent = sum(max(0.0, min(stop, end) - start) for _, start, stop in waits)
+        if spent > most:
+            most, who = spent, rank
+    if most < WORTH_SAYING * end:
+        return f"{name}: no learner waits"
+    return f"{name}: learner {who} waits {percent(most / end)} of it"
+
+
+def _legend(kinds: Sequence[str]) -> str:
+    entries = []
+    for kind in kinds:
+        box = element("rect", x=1, y=2, width=18, height=10, class_=f"span {kind}")
+        sample = element("svg", box, viewBox="0 0 20 14", width=20, height=14, aria_hidden="true")
+        entries.append(element("li", sample, esc(WORDS[kind])))
+    return element("ul", *entries, class_="kinds")
+
+
+def _chart(shown: Sequence[tuple[Series, Timeline]], end: float, width: float, label: str) -> str:
+    scale, unit = (1e3, "ms") if end < 1 else (1.0, "s")
+    left = 16.0
+    ticks = axis([0.0, scale * end], left, width - 8, from_zero=True, about=6 if width > NARROW else 3)
+    places = replace(ticks, high=scale * end, ticks=tuple(tick for tick in ticks.ticks if tick <= scale * end))
+    parts, top = [], 4.0
+    for s, one in shown:
+        hidden = len(one.lanes) - MOST_LANES
+        more = f", learners 0 to {MOST_LANES - 1} of {len(one.lanes)}" if hidden > 0 else ""
+        parts.append(text(s.name + more, 0.0, top + 13, class_="name"))
+        top += NAME
+        for rank, lane in enumerate(one.lanes[:MOST_LANES]):
+            parts.append(text(str(rank), 0.0, top + 12))
+            parts.append(element("rect", x=left, y=top, width=width - 8 - left, height=LANE, class_="lane"))
+            for kind, start, stop in lane:
+                if start >= end:
+                    break
+                x, to = places.place(scale * start), places.place(scale * min(stop, end))
+                name = one.kinds[int(kind)]
+                hover = element("title", esc(f"learner {rank}: {name}, {seconds(stop - start)}"))
+                box = {"x": x, "y": top, "width": max(to - x, 0.4), "height": LANE}
+                parts.append(element("rect", hover, **box, class_=f"span {name}"))
+            top += LANE + GAP
+        top += GAP
+    return svg(width, top + 44, label, *parts, x_axis(places, top, unit), class_="chart whole")
