@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from roundelay.runtime.base import Outcome, Straggler
-from roundelay.runtime.lanes import EXCHANGE, GRADIENT, LANE_SEGMENTS, MEAN, MOST_SPANS, SHORTEST, Lane, Span
+from roundelay.runtime.lanes import LANE_SEGMENTS, MOST_SPANS, ON_EXCHANGE, ON_GRADIENT, ON_MEAN, SHORTEST, Lane, Span
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
@@ -53,19 +53,19 @@ def test_a_lane_is_the_learners_time(name: str) -> None:
     check(outcome.lanes, outcome.virtual_seconds)
     assert not third.lanes
     for rank, spans in outcome.lanes.items():  # virtual learners take no time for anything but their effects
-        gradients = sum(end - start for kind, start, end in spans if kind == GRADIENT)
+        gradients = sum(end - start for kind, start, end in spans if kind == ON_GRADIENT)
         assert gradients == pytest.approx((0.3 if rank == 1 else 0.1) * outcome.counts.steps[rank])
         assert sum(end - start for _, start, end in spans) == pytest.approx(spans[-1][2] - spans[0][1])
 
 
 def test_the_fast_wait_under_ssgd_and_go_on_under_adpsgd() -> None:
     (together,), (apart,) = simulated("ssgd", 2), simulated("adpsgd", 2)
-    assert together.lanes[0][:3] == [(GRADIENT, 0.0, 0.1), (MEAN, 0.1, 0.32), (GRADIENT, 0.32, 0.42)]
-    assert together.lanes[1][:3] == [(GRADIENT, 0.0, 0.3), (MEAN, 0.3, 0.32), (GRADIENT, 0.32, 0.62)]
-    assert share(together.lanes[0], MEAN) > 0.65
-    assert share(together.lanes[1], MEAN) < 0.07
-    assert all(share(spans, GRADIENT) > 0.85 for spans in apart.lanes.values())
-    assert not any(kind == MEAN for spans in apart.lanes.values() for kind, _, _ in spans)
+    assert together.lanes[0][:3] == [(ON_GRADIENT, 0.0, 0.1), (ON_MEAN, 0.1, 0.32), (ON_GRADIENT, 0.32, 0.42)]
+    assert together.lanes[1][:3] == [(ON_GRADIENT, 0.0, 0.3), (ON_MEAN, 0.3, 0.32), (ON_GRADIENT, 0.32, 0.62)]
+    assert share(together.lanes[0], ON_MEAN) > 0.65
+    assert share(together.lanes[1], ON_MEAN) < 0.07
+    assert all(share(spans, ON_GRADIENT) > 0.85 for spans in apart.lanes.values())
+    assert not any(kind == ON_MEAN for spans in apart.lanes.values() for kind, _, _ in spans)
 
 
 @pytest.mark.parametrize("name", ["ssgd", "adpsgd", "easgd period=2"])
@@ -75,17 +75,17 @@ def test_real_learners_have_lanes_too(name: str) -> None:
     for outcome in outcomes[:-1]:
         assert set(outcome.lanes) == {0, 1}
         check(outcome.lanes, outcome.wall_seconds)
-        slow = sum(end - start for kind, start, end in outcome.lanes[1] if kind == GRADIENT)
+        slow = sum(end - start for kind, start, end in outcome.lanes[1] if kind == ON_GRADIENT)
         assert slow >= 0.005 * outcome.counts.steps[1]
         met = {kind for spans in outcome.lanes.values() for kind, _, _ in spans}
-        assert (MEAN in met) is (name == "ssgd")
+        assert (ON_MEAN in met) is (name == "ssgd")
     assert not outcomes[-1].lanes
 
 
 def test_a_lane_is_bounded() -> None:
     lane = Lane()
     for number in range(2 * MOST_SPANS):
-        lane.note(EXCHANGE, number, number + 0.5)
-    lane.note(EXCHANGE, -1.0, -1.0 + SHORTEST / 2)
+        lane.note(ON_EXCHANGE, number, number + 0.5)
+    lane.note(ON_EXCHANGE, -1.0, -1.0 + SHORTEST / 2)
     assert len(lane.spans) == MOST_SPANS
-    assert lane.spans[-1] == (EXCHANGE, MOST_SPANS - 1, MOST_SPANS - 0.5)
+    assert lane.spans[-1] == (ON_EXCHANGE, MOST_SPANS - 1, MOST_SPANS - 0.5)

@@ -24,6 +24,8 @@ def with_lanes(folder: Path, label: str, waits: bool) -> Path:
     with (path / EVENTS).open("a", encoding="utf-8") as file:
         for epoch in range(2):
             print(to_line(Timeline(wall_s=1.0, epoch=epoch, kinds=[*SPAN_KINDS], lanes=[fast, slow])), file=file)
+        replaced = Timeline(wall_s=1.0, epoch=7, kinds=[*SPAN_KINDS], lanes=[[], slow])
+        print(to_line(replaced), file=file)
     return path
 
 
@@ -46,9 +48,9 @@ def test_a_trace_has_every_span_of_every_learner(tmp_path: Path) -> None:
     assert main(["report", str(run), "--out", str(tmp_path / "r.html"), "--trace", str(out)]) == 0
     events = json.loads(out.read_text())["traceEvents"]
     names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert names == ["ssgd: ssgd, epoch 1", "ssgd: ssgd, epoch 2"]
+    assert names == ["ssgd: ssgd, epoch 1", "ssgd: ssgd, epoch 2", "ssgd: ssgd, epoch 8"]
     spans = [event for event in events if event["ph"] == "X"]
-    assert len(spans) == 2 * (8 + 4)
+    assert len(spans) == 2 * (8 + 4) + 4
     first = [event for event in spans if (event["pid"], event["tid"]) == (1, 0)]
     told = [(event["name"], round(event["ts"]), round(event["dur"])) for event in first[:2]]
     assert told == [("gradient", 0, 100_000), ("mean", 100_000, 200_000)]

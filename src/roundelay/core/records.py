@@ -34,7 +34,7 @@ PHONES_FILE = "phones.json"  # of a decoded split: phones of wrong words
 UTTERANCES_FILE = "utterances.jsonl"  # of a decoded split: words against words
 
 SPAN_KINDS = ("gradient", "update", "exchange", "mean", "minibatch")
-"""What a span of a timeline is spent on: computing a gradient; the strategy's own code, with its step; an exchange or
+"""Activities of a timeline: computing a gradient; the strategy's own code, with its step; an exchange or
 fetch, waits for rows included; a mean or a gathering, waits for the others included; a wait for a minibatch."""
 
 R = TypeVar("R", bound="Record")
@@ -209,13 +209,13 @@ class Links(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline(Record):
-    """What each learner did at the beginning of a segment, and when; of the first segments of a run. Where there are
-    several hosts, of the learners of the first."""
+    """Activities of each learner at the beginning of a segment, one of the first of a run. Of several
+    hosts, of the learners of the first."""
 
     epoch: int
     kinds: list[str]  # SPAN_KINDS
-    # By rank, spans in the order of time: index into `kinds`, first and last second since the segment began. Empty: not
-    # known.
+    # By rank, spans in the order of time: index into `kinds`, first and last second since the first
+    # span of all learners. Empty: not known.
     lanes: list[list[list[float]]]
 
 

@@ -1,4 +1,4 @@
-"""What learners do at the same time, a lane each: a picture in the page, and a trace for Perfetto."""
+"""Timelines of learners, a lane each: a picture in the page, and a trace for Perfetto."""
 
 import json
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ WORTH_SAYING = 0.01
 """Share of the time that a learner waits."""
 GRADIENTS = 8
 """Of the slowest learner, that are shown."""
-WIDE, NARROW = 1120.0, 330.0
+WHOLE_WIDTH, HALF_WIDTH = 1120.0, 330.0
 LANE, GAP, NAME = 16.0, 5.0, 22.0  # pixels: of a lane, between two, and of the name above them
-WORDS = {
+KIND_WORDS = {
     "gradient": "gradient",
     "update": "step, exchanges that go with it",
     "exchange": "exchange",
@@ -33,12 +33,13 @@ WORDS = {
 
 def timeline(series: Sequence[Series]) -> str:
     """Return lanes of one run of each series on one time scale; an empty text if no learners of any run meet."""
-    found = [(s, lanes) for s in series if (lanes := s.runs[0].timelines[-1:]) and len(lanes[0].lanes) > 1]
-    shown = [(s, lanes[0]) for s, lanes in found[:MOST_SERIES]]
+    shown = [(s, one) for s in series if (one := _last(s.runs[0])) is not None][:MOST_SERIES]
     ends = [lane[-1][2] for _, one in shown for lane in one.lanes if lane]
     if not ends:
         return ""
-    slowest = max((median(some) for _, one in shown for lane in one.lanes if (some := _gradients(lane))), default=0.0)
+    slowest = max(
+        (median(some) for _, one in shown for lane in one.lanes if (some := _gradients(one, lane))), default=0.0
+    )
     end = min(*ends, GRADIENTS * slowest or ends[0])
     said = "; ".join(_waits(s.name, one, end) for s, one in shown)
     long = f"{plain(1e3 * end, 0)} ms" if end < 1 else seconds(end)
@@ -47,7 +48,7 @@ def timeline(series: Sequence[Series]) -> str:
     kinds = [kind for kind in SPAN_KINDS if any(_of(one, kind, end) for _, one in shown)]
     drawn = "".join(
         element("div", _chart(shown, end, width, f"Timeline. {said}"), class_=class_)
-        for width, class_ in ((WIDE, "wide"), (NARROW, "narrow"))
+        for width, class_ in ((WHOLE_WIDTH, "wide"), (HALF_WIDTH, "narrow"))
     )
     return figure("Who works and who waits", note, _legend(kinds) + drawn)
 
@@ -73,8 +74,13 @@ def write_trace(runs: Sequence[Run], out: Path) -> Path:
     return out
 
 
-def _gradients(lane: Sequence[Sequence[float]]) -> list[float]:
-    return [stop - start for kind, start, stop in lane if SPAN_KINDS[int(kind)] == "gradient"]
+def _last(run: Run) -> Timeline | None:
+    """Return the last timeline of several learners; one of a learner that has replaced another has its lane alone."""
+    return next((one for one in reversed(run.timelines) if sum(map(bool, one.lanes)) > 1), None)
+
+
+def _gradients(one: Timeline, lane: Sequence[Sequence[float]]) -> list[float]:
+    return [stop - start for kind, start, stop in lane if one.kinds[int(kind)] == "gradient"]
 
 
 def _of(one: Timeline, kind: str, end: float) -> bool:
@@ -99,14 +105,14 @@ def _legend(kinds: Sequence[str]) -> str:
     for kind in kinds:
         box = element("rect", x=1, y=2, width=18, height=10, class_=f"span {kind}")
         sample = element("svg", box, viewBox="0 0 20 14", width=20, height=14, aria_hidden="true")
-        entries.append(element("li", sample, esc(WORDS[kind])))
+        entries.append(element("li", sample, esc(KIND_WORDS[kind])))
     return element("ul", *entries, class_="kinds")
 
 
 def _chart(shown: Sequence[tuple[Series, Timeline]], end: float, width: float, label: str) -> str:
     scale, unit = (1e3, "ms") if end < 1 else (1.0, "s")
     left = 16.0
-    ticks = axis([0.0, scale * end], left, width - 8, from_zero=True, about=6 if width > NARROW else 3)
+    ticks = axis([0.0, scale * end], left, width - 8, from_zero=True, about=6 if width > HALF_WIDTH else 3)
     places = replace(ticks, high=scale * end, ticks=tuple(tick for tick in ticks.ticks if tick <= scale * end))
     parts, top = [], 4.0
     for s, one in shown:

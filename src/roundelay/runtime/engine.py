@@ -42,7 +42,7 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, NO_REMOTE, Backend, ClockedBackend, Counting, Later, RemoteRows
 from roundelay.runtime.deferred import Deferred, DeferredExchange
-from roundelay.runtime.lanes import GRADIENT, UPDATE, Lane, span_kind
+from roundelay.runtime.lanes import ON_GRADIENT, ON_UPDATE, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.trace import NO_TRACE, Kind, Trace
 
@@ -473,8 +473,8 @@ class ClockedEngine(Engine):
         counts, rank = self._state.counts, self._state.rank
         lane = self.lane
         if lane is not None and not lane.full:
-            lane.note(UPDATE, asked - update, asked)
-            lane.note(GRADIENT, asked, asked + gradient)
+            lane.note(ON_UPDATE, asked - update, asked)
+            lane.note(ON_GRADIENT, asked, asked + gradient)
             lane.note(span_kind(effect), asked + gradient, asked + elapsed)
         if update:
             counts.update_s[rank] += update

@@ -1,4 +1,4 @@
-"""What each learner did at the beginning of a segment, and when: the lanes of the report's timeline.
+"""Lanes of the report's timeline: activities of each learner at the beginning of a segment.
 
 A lane is bounded, so that it costs a few microseconds a step for a few hundred steps, and then nothing.
 """
@@ -9,7 +9,7 @@ from typing import Final, final
 from roundelay.core.effects import Begin, Draw, Effect, Gather, GradMean, Mean, Mix, Wait
 from roundelay.core.records import SPAN_KINDS
 
-GRADIENT, UPDATE, EXCHANGE, MEAN, MINIBATCH = range(len(SPAN_KINDS))
+ON_GRADIENT, ON_UPDATE, ON_EXCHANGE, ON_MEAN, ON_MINIBATCH = range(len(SPAN_KINDS))
 MOST_SPANS: Final = 400
 """Of a lane."""
 SHORTEST: Final = 2e-5
@@ -19,7 +19,7 @@ LANE_SEGMENTS: Final = 2
 
 Span = tuple[int, float, float]
 """Index into SPAN_KINDS, and the seconds of its beginning and its end on the runtime's clock."""
-_KINDS: Final = {Draw: MINIBATCH, Mean: MEAN, Mix: MEAN, GradMean: MEAN, Gather: MEAN}
+_KINDS: Final = {Draw: ON_MINIBATCH, Mean: ON_MEAN, Mix: ON_MEAN, GradMean: ON_MEAN, Gather: ON_MEAN}
 
 
 def span_kind(effect: Effect[object]) -> int:
@@ -28,7 +28,7 @@ def span_kind(effect: Effect[object]) -> int:
         effect = effect.handle.pending[0]
     elif isinstance(effect, Begin):
         effect = effect.effect
-    return _KINDS.get(type(effect), EXCHANGE)
+    return _KINDS.get(type(effect), ON_EXCHANGE)
 
 
 @final

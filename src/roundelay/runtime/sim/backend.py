@@ -14,7 +14,7 @@ from roundelay.core.state import Gradient, Minibatch, Statistics
 from roundelay.learner.base import OnReady
 from roundelay.runtime.backend import LATER, Backend, Later
 from roundelay.runtime.engine import Engine
-from roundelay.runtime.lanes import GRADIENT, Lane, span_kind
+from roundelay.runtime.lanes import ON_GRADIENT, Lane, span_kind
 from roundelay.runtime.learner_state import LearnerState
 from roundelay.runtime.rows import REACH_RULES, reach
 from roundelay.runtime.sim.clock import Clock
@@ -205,7 +205,7 @@ class LaneEngine(Engine):
     def _gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
         gradient = super()._gradient(effect, on_ready)
         if gradient is not LATER:
-            self._note(GRADIENT)
+            self._note(ON_GRADIENT)
         return gradient
 
     def _note(self, kind: int) -> None:
