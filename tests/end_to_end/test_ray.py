@@ -1,5 +1,6 @@
 """Learners on two nodes of a Ray cluster, where Ray is installed."""
 
+import json
 import os
 import re
 import subprocess
@@ -68,3 +69,15 @@ def test_a_script_on_each_node() -> None:
     losses = [re.findall(rf"learner {rank} epoch \d loss ([\d.]+)", said) for rank in range(2)]
     assert losses[0] == losses[1]
     assert float(losses[0][-1]) < float(losses[0][0])
+
+
+@pytest.mark.parametrize(("workers", "strategy", "fail"), [(2, "ssgd", ""), (2, "ssgd", "fail"), (3, "adpsgd", "")])
+def test_workers_of_ray_train_are_learners(workers: int, strategy: str, fail: str, tmp_path: Path) -> None:
+    """Three are on two nodes, so that each is a host. After a failure Ray starts all again, and they resume."""
+    pytest.importorskip("ray.train.torch")
+    script = str(ROOT / "tests" / "support" / "ray_train_script.py")
+    on_two_nodes(script, str(workers), strategy, str(tmp_path), fail)
+    told = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(workers)]
+    assert all(one["learners"] == workers and one["losses"] == told[0]["losses"] for one in told)
+    assert {one["first"] for one in told} == ({1} if fail else {0})
+    assert told[0]["losses"][-1] < 0.05
