@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
+from roundelay_speech.audio.distortion import distorted
 from roundelay_speech.audio.speed import resampled
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.data.manifest import Utterance
@@ -43,7 +44,7 @@ def audio_path(utterance: Utterance, folder: Path) -> Path:
 
 def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> Samples:
     """Return the samples of one utterance, (num_samples,), between -1 and 1; of one that is played slower or faster
-    (num_samples / speed,).
+    (num_samples / speed,); of a distorted copy as it sounds.
 
     Args:
         rate: to resample to, in Hz; None: the samples as they are.
@@ -55,9 +56,9 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
     path = audio_path(utterance, folder)
     try:
         with hushed(path), opened(path) as file:
-            return resampled(
-                _samples(file, utterance), utterance.sampling_rate, rate or utterance.sampling_rate, utterance.speed
-            )
+            wanted = rate or utterance.sampling_rate
+            read = resampled(_samples(file, utterance), utterance.sampling_rate, wanted, utterance.speed)
+            return distorted(read, wanted, utterance)
     except Unusable as error:
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 

@@ -16,7 +16,6 @@ from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay.core.strategy_text import did_you_mean
 from roundelay_speech.audio.pipes import Pipes
-from roundelay_speech.audio.speed import perturbed
 from roundelay_speech.corpus.checks import one_rate, overlaps, silent_remarks, spelling_remark, stress_remark
 from roundelay_speech.corpus.cleaned import by_kind, cleaned, write_changes
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
@@ -25,7 +24,7 @@ from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay_speech.corpus.formats.matrices import GivenFeatures, store_matrices
 from roundelay_speech.corpus.formats.recordings import RecordingOptions, read_recordings, standing_splits
 from roundelay_speech.corpus.left_out import check_shares, note_left_out
-from roundelay_speech.corpus.options import Preparation, PrepareOptions, is_open
+from roundelay_speech.corpus.options import NO_COPIES, Copies, Preparation, PrepareOptions, is_open
 from roundelay_speech.corpus.words import NO_WORDS, CorpusWords, choose_words
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, listing
@@ -33,7 +32,6 @@ from roundelay_speech.features.compute import AudioFolder, compute_features
 from roundelay_speech.features.cutting import cut_into_shards, drop_old_shards
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.features.warps import NO_WARPS, Warps, warped
 from roundelay_speech.lexicon.cleaning import Change
 from roundelay_speech.lexicon.lexicon import Lexicon, case_of, read_lexicon
 from roundelay_speech.prepared import (
@@ -227,7 +225,7 @@ def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Prep
         words = choose_words(kept, lexicon, options, data / CORPUS_G2P_MODEL, gone, progress)
         kept[TRAIN] = list(words.train)
         if given is None:
-            kept[TRAIN] = warped(perturbed(words.train, options.speeds), options.warps)
+            kept[TRAIN] = options.copies.added(words.train)
     store, feature_folder = _store(data, kept, options, given, gone, rate, progress)
     kept = {split: [u for u in utterances if u.id in store] for split, utterances in kept.items()}
     check_shares(gone, kept, options.max_bad_share)
@@ -335,22 +333,21 @@ def change_features(
     features: FeatureConfig,
     progress: Progress,
     *,
-    speeds: Sequence[float] = (),
-    warps: Warps = NO_WARPS,
+    copies: Copies = NO_COPIES,
     workers: int | None = None,
     on_bad: BadPolicy = "error",
 ) -> Corpus:
-    """Give a prepared corpus other features, and its training split copies at other speeds and warps (those it had go).
+    """Give a prepared corpus other features, and its training split copies (those it had go).
 
     Raises:
         UserError: it is not prepared; anything wrong with the features' sources.
     """
     corpus = load_corpus(data)
     splits = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
-    if speeds or warps.factors:
+    if copies != NO_COPIES:
         corpus.check_labelled()
     if not corpus.unlabelled:
-        splits[TRAIN] = warped(perturbed(splits[TRAIN], speeds), warps)
+        splits[TRAIN] = copies.added(splits[TRAIN])
     together = [u for utterances in splits.values() for u in utterances]
     if corpus.absent_shards:
         raise UserError(

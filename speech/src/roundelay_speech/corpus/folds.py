@@ -117,7 +117,7 @@ def _original(utterance: Utterance) -> str:
     for prefix, factor in (("sp", utterance.speed), ("vtln", utterance.warp)):
         if factor != 1:
             name = name.removeprefix(f"{prefix}{factor:g}-")
-    return name
+    return name.removeprefix(f"{utterance.distortion}-") if utterance.distortion else name
 
 
 def _seen_from(utterance: Utterance, there: Path, here: Path) -> Utterance:

@@ -69,8 +69,9 @@ def _check_unlabelled(request: Request) -> None:
         ("--vocabulary", request.vocabulary is not None),
         ("--on-missing-words", options.on_missing_words != "error"),
         ("--clean-transcripts", options.clean_transcripts),
-        ("--speed", bool(options.speeds)),
-        ("--warp", bool(options.warps.factors)),
+        ("--speed", bool(options.copies.speeds)),
+        ("--warp", bool(options.copies.warps.factors)),
+        ("--distort", bool(options.copies.distortions)),
         ("--shards", options.shards is not None),
     ):
         if is_given:

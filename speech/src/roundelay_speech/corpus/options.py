@@ -1,19 +1,50 @@
 """Options of preparing a corpus: policies for bad input, and choices of features, words and audio."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, final
 
+from roundelay_speech.audio.distortion import with_distortions
+from roundelay_speech.audio.speed import perturbed
+from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy
 from roundelay_speech.features.parts import FeatureConfig
-from roundelay_speech.features.warps import NO_WARPS, Warps
+from roundelay_speech.features.warps import NO_WARPS, Warps, warped
 from roundelay_speech.lexicon.lexicon import Lexicon, LexiconCase, MissingWordPolicy
 
 Vocabulary = Literal["lexicon", "transcripts", "open"] | frozenset[str]
 """Words of the lexicon that can be recognised: all, and it must have all words of the transcripts; those of the
 transcripts only (closed); all, and held-out transcripts may have others, which are errors when scored (open); or
 open, of given words and those of the training transcripts."""
+
+
+@final
+@dataclass(frozen=True)
+class Copies:
+    """Copies of training utterances, for more training data from the same recordings.
+
+    Attributes:
+        speeds: played so fast, a copy for each but 1.
+        warps: with frequencies warped.
+        distortions: kinds of other sounds, one copy of each utterance: see audio/distortion.py.
+    """
+
+    speeds: tuple[float, ...] = ()
+    warps: Warps = NO_WARPS
+    distortions: tuple[str, ...] = ()
+
+    def added(self, utterances: Sequence[Utterance]) -> list[Utterance]:
+        """Return the utterances, then all copies of them.
+
+        Raises:
+            UserError: a speed, warp or kind that there is not; nobody to be warped.
+        """
+        return with_distortions(warped(perturbed(utterances, self.speeds), self.warps), self.distortions)
+
+
+NO_COPIES = Copies()
 
 
 @dataclass(frozen=True)
@@ -25,8 +56,7 @@ class PrepareOptions:
     on_missing_words: MissingWordPolicy = "error"
     map_to: str | None = None  # under "map": the word of the lexicon that stands for missing ones
     features: FeatureConfig = dataclasses.field(default_factory=FeatureConfig)
-    speeds: tuple[float, ...] = ()  # copies of the training utterances that are added, played so fast
-    warps: Warps = NO_WARPS  # copies of training utterances that are added, with frequencies warped
+    copies: Copies = NO_COPIES  # of training utterances, that are added
     workers: int | None = None  # processes for features; None: as many as pay
     strip_stress: bool = False  # of the lexicon's vowels: AH0, AH1 -> AH
     lexicon_case: LexiconCase | None = None  # of the lexicon's words; None: that of the transcripts, if they have one

@@ -16,6 +16,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay_speech.data.problems import counted, listing
 
+DISTORTIONS = ("noise", "telephone", "room", "level")
+"""Kinds of copies that sound otherwise (audio/distortion.py)."""
+
 
 @dataclass(frozen=True)
 class Utterance:
@@ -35,6 +38,7 @@ class Utterance:
     language: str | None = None
     speed: float = 1.0  # that the recording is played at: the utterance lasts duration / speed
     subset: str | None = None  # part of the corpus that is scored apart: swb, callhm; clean, other
+    distortion: str = ""  # one of DISTORTIONS; empty: as recorded
     warp: float = 1.0  # of the frequencies of its filterbanks: above 1, a shorter vocal tract than the speaker's
 
     @property
@@ -47,6 +51,8 @@ class Utterance:
         """Kind of copy that it is of a recording, in words; empty where it is the recording itself."""
         if self.speed != 1:
             return f"a copy at speed {self.speed:g}"
+        if self.distortion:
+            return f"a copy with {self.distortion}"
         return f"a copy at warp {self.warp:g}" if self.warp != 1 else ""
 
     @property
@@ -71,10 +77,11 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "speed": (float, int),
     "subset": (str, type(None)),
     "warp": (float, int),
+    "distortion": (str,),
 }
 _MOST = 2**48  # beyond any sound; numbers of JSON have no end
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_OPTIONAL = {"gender", "language", "speed", "subset", "warp"}
+_OPTIONAL = {"gender", "language", "speed", "subset", "warp", "distortion"}
 _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
@@ -90,8 +97,8 @@ def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool =
         raise UserError(f"{path}: these utterances cannot be written:\n{listing(problems)}")
     records = [dataclasses.asdict(u) for u in utterances]
     for record in records:
-        for name in ("speed", "warp"):
-            if record[name] == 1:
+        for name, usual in (("speed", 1), ("warp", 1), ("distortion", "")):
+            if record[name] == usual:
                 del record[name]
     lines = [json.dumps(record, ensure_ascii=False, separators=(",", ":")) for record in records]
     write_text(path, "".join(line + "\n" for line in lines))
@@ -181,6 +188,8 @@ def problems_of(utterance: Utterance, words: bool = True) -> list[str]:
         for name in _TYPES
         if isinstance(value := getattr(u, name), str) and _SURROGATE.search(value)
     ]
+    if u.distortion and u.distortion not in DISTORTIONS:
+        found.append(f"`distortion` is {u.distortion!r}: it must be one of {', '.join(DISTORTIONS)}")
     if words and not u.text.split():
         found.append(f"{u.id} has an empty transcript")
     found += [

@@ -335,6 +335,8 @@ def _keys(utterances: Sequence[Utterance], audio_folder: Path, config: FeatureCo
             place.append(rate)
         if u.warp != 1:
             place.append(f"warp {u.warp}")
+        if u.distortion:
+            place.append(f"distortion {u.distortion} {u.id}")
         keys[u.id] = _digest([common, *place])
     return keys
 
