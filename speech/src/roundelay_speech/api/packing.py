@@ -17,6 +17,7 @@ from roundelay_speech.packed.evaluate import evaluate as evaluate_all
 from roundelay_speech.packed.finetuning import Finetuned, Finetuning
 from roundelay_speech.packed.finetuning import finetune as finetune_model
 from roundelay_speech.packed.folder import is_packed
+from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.making import Packing, refuse_existing
 from roundelay_speech.packed.making import pack as pack_runs
 from roundelay_speech.packed.model import Model, load_model
@@ -130,7 +131,7 @@ def finetune(
         recordings = RecordingOptions(Path(converted), together=True)
         root = None if source is None else Path(source)
         speech = read_training_speech(Path(data), options.get("splits", ()), root, bar, recordings)
-        return finetune_model(Path(model), speech, how, bar)
+        return finetune_model(model_folder(model), speech, how, bar)
 
 
 def evaluate(

@@ -13,6 +13,7 @@ from roundelay.core.folders import PACKED, check_packed, check_run, check_there
 from roundelay.stopping import ending, resumes_from, status
 from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
+from roundelay_speech.packed.given import model_folder
 from roundelay_speech.commands.recognition import weighted
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise UserError(f"evaluate MODEL recognises and trains nothing: leave {', '.join(given)} out, or give --folds.")
     if options.data is None:
         raise UserError("evaluate needs --data DIR, the speech to recognise; or --folds N, to train a recipe.")
-    check_packed(Path(options.model))
+    check_packed(model_folder(options.model))
     check_there(options.data)
     _evaluate_model(options)
     return 0

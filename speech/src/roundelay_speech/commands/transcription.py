@@ -14,6 +14,7 @@ from roundelay.core.extras import need
 from roundelay.core.folders import check_packed
 from roundelay.terminal import Bar, complain, console, write
 from roundelay_speech.commands.examples import EXAMPLES
+from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
     from roundelay_speech.decode.asked import Asked
@@ -33,7 +34,11 @@ def _add_transcribe(command: Command) -> None:
     about = "recognise recordings of any kind and length with a packed model"
     sub = command("transcribe", _transcribe, about, EXAMPLES["transcribe"])
     sub.add_argument(
-        "model", type=Path, check=check_packed, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)"
+        "model",
+        type=model_folder,
+        check=check_packed,
+        metavar="MODEL",
+        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
     )
     sub.add_argument(
         "recordings",
@@ -81,7 +86,12 @@ def _add_serve(command: Command) -> None:
         "serve a packed model: a page for a browser, and an HTTP endpoint for clients",
         EXAMPLES["serve"],
     )
-    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "model",
+        type=model_folder,
+        metavar="MODEL",
+        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
+    )
     sub.add_argument(
         "--host",
         default="127.0.0.1",

@@ -53,6 +53,7 @@ from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
 from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
+from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.trained import load_model as load_network
@@ -465,12 +466,12 @@ class Model:
 
 
 def load_model(folder: Path | str) -> Model:
-    """Return the packed model in a folder.
+    """Return the packed model in a folder, or the one of that name that comes with the package.
 
     Raises:
         UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     packed = read_packed(folder)
     try:
         hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)
