@@ -87,10 +87,11 @@ def pack(
     named = [_weighted(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
     if not named:
         raise UserError("pack: name a run directory, or a packed model.")
-    if words is not None or is_packed(named[0][0]):
+    source = model_folder(named[0][0])
+    if words is not None or is_packed(source):
         if len(named) > 1 or decoded is not None:
             raise UserError("pack: a packed model is given other words alone, without further runs and --decoded.")
-        return reword(named[0][0], Rewording(made, None if words is None else Path(words), given), bar)
+        return reword(source, Rewording(made, None if words is None else Path(words), given), bar)
     for exp, weight in named:
         if not weight > 0:
             raise UserError(

@@ -13,8 +13,8 @@ from roundelay.core.folders import PACKED, check_packed, check_run, check_there
 from roundelay.stopping import ending, resumes_from, status
 from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
-from roundelay_speech.packed.given import model_folder
 from roundelay_speech.commands.recognition import weighted
+from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
     from roundelay_speech.packed.card import Card
@@ -111,7 +111,7 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
 
 def _check_weighted(text: str) -> None:
     exp, _ = weighted(text)
-    if not (exp / PACKED).is_file():
+    if not (model_folder(exp) / PACKED).is_file():
         check_run(exp)
 
 
@@ -125,7 +125,7 @@ def _pack(options: argparse.Namespace) -> None:
     named = [weighted(text) for text in options.exp]
     more = {name: getattr(options, name) for name in ("words", "decoded", "licence")}
     card = pack(named, options.out, options.set, **more, progress=Bar())
-    if not is_packed(named[0][0]):
+    if not is_packed(model_folder(named[0][0])):
         for split, errors in card.word_errors.items():
             console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
     _ready(options.out, card)
