@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
-from roundelay_speech.decode.asked import WORDS_ALONE, Asked
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.transcription.serving.work import Recognising
 from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import Heard, Samples, ToneRecogniser, listen, tones
@@ -34,7 +34,7 @@ class HeldRecogniser(ToneRecogniser):
         *,
         times: bool = True,
         narrow: Container[str] = (),
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
         found = list(super().recognise_many(recordings, workers, times=times, narrow=narrow))
         (self.folder / str(os.getpid())).touch()

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
 from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, Alternatives, StringAlternative
-from roundelay_speech.decode.asked import WORDS_ALONE, Asked
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.live import Update
 from roundelay_speech.transcription.transcript import placed
@@ -84,7 +84,7 @@ class ToneRecogniser:
         *,
         times: bool = True,
         narrow: Container[str] = (),
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
         """Reads one group ahead, as worker processes do. An alternative of every piece is what was asked for."""
         told = (
@@ -129,6 +129,6 @@ class ToneListener:
         yield Update(self._before + seconds * (not final), self._before, found, final=final)
 
 
-def listen(sample_rate: int) -> Callable[[bool, Cutting, Asked], ToneListener]:
+def listen(sample_rate: int) -> Callable[[bool, Cutting, Wishes], ToneListener]:
     """A factory of those, as a service has it."""
     return lambda so_far, cutting, asked: ToneListener(sample_rate, cutting.pause)

@@ -8,13 +8,13 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay_speech.decode.alternatives import StringAlternative, WordAlternative, in_place, keeping, ranked
-from roundelay_speech.decode.asked import MOST_STRINGS, Asked, words_of
 from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.lattice import WordString
 from roundelay_speech.decode.lm.estimate import estimate
 from roundelay_speech.decode.parallel import Batch, Search, decoder_here
 from roundelay_speech.decode.search import Float32, Hypothesis
+from roundelay_speech.decode.wishes import MOST_STRINGS, Wishes, words_of
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 LISTED = Search(0.1, beam=100.0, max_active=100_000, nbest=MOST_STRINGS, lattice_beam=9.0)
@@ -102,13 +102,18 @@ def test_words_in_the_place_of_others_share_what_these_leave() -> None:
 
 
 def test_a_string_with_favoured_words_costs_less_by_the_bonus_of_each(graph: Graph) -> None:
-    plain = {one.words: one.cost for one in strings_of(searched(graph, LISTED))}
-    favoured = strings_of(searched(graph, replace(LISTED, favoured=("NO", "STOP"), bonus=1.5)))
-    both = [one for one in favoured if one.words in plain]
+    """Of those within the lattice's beam: what is worse is put together of parts of others."""
+    plain = within_beam(strings_of(searched(graph, LISTED)))
+    favoured = within_beam(strings_of(searched(graph, replace(LISTED, favoured=("NO", "STOP"), bonus=1.5))))
+    both = plain.keys() & favoured.keys()
     assert len(both) >= 5
-    for one in both:
-        times = sum(word in ("NO", "STOP") for word in one.words)
-        assert one.cost == pytest.approx(plain[one.words] - 1.5 * times, abs=1e-2)
+    for words in both:
+        times = sum(word in ("NO", "STOP") for word in words)
+        assert favoured[words] == pytest.approx(plain[words] - 1.5 * times, abs=1e-2)
+
+
+def within_beam(strings: tuple[StringAlternative, ...]) -> dict[tuple[str, ...], float]:
+    return {one.words: one.cost for one in strings if one.cost < strings[0].cost + LISTED.lattice_beam}
 
 
 def rank(strings: tuple[StringAlternative, ...], word: str) -> int:
@@ -148,4 +153,4 @@ def test_what_can_be_asked() -> None:
     assert words_of(" New  York,new,\tNew ") == ["New", "York", "new"]
     for asked, message in (({"strings": 101}, "0 to 100"), ({"strings": -1}, "0 to 100"), ({"bonus": 21.0}, "0 to 20")):
         with pytest.raises(UserError, match=message):
-            Asked(**asked)
+            Wishes(**asked)

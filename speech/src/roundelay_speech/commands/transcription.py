@@ -17,7 +17,7 @@ from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
-    from roundelay_speech.decode.asked import Asked
+    from roundelay_speech.decode.wishes import Wishes
     from roundelay_speech.packed.model import Model
     from roundelay_speech.transcription.transcribing import Options
 
@@ -108,7 +108,7 @@ def _add_asking(sub: argparse.ArgumentParser) -> None:
         type=whole,
         default=0,
         metavar="N",
-        help="with --format json: so many alternatives of each segment, and of each word (default: none)",
+        help="with --format json: so many alternatives of each segment, and of each word (default: 0)",
     )
     sub.add_argument(
         "--favour",
@@ -117,7 +117,7 @@ def _add_asking(sub: argparse.ArgumentParser) -> None:
         help="words of the model that become likelier, parted by blanks or commas",
     )
     sub.add_argument(
-        "--bonus", type=non_negative, metavar="NATS", help="by which the cost of these words is less (default: 3)"
+        "--bonus", type=non_negative, metavar="NATS", help="by which the cost of these words is less (default: 2)"
     )
 
 
@@ -166,9 +166,9 @@ def _channel(text: str) -> str:
     return text
 
 
-def _asked(options: argparse.Namespace, model: "Model") -> "Asked":
+def _asked(options: argparse.Namespace, model: "Model") -> "Wishes":
     """Return what is asked of the search; words to favour that the model does not know are named."""
-    from roundelay_speech.decode.asked import USUAL_BONUS, Asked, words_of
+    from roundelay_speech.decode.wishes import USUAL_BONUS, Wishes, words_of
 
     if options.nbest and options.format != "json":
         raise UserError("--nbest: alternatives are in --format json alone.")
@@ -177,10 +177,10 @@ def _asked(options: argparse.Namespace, model: "Model") -> "Asked":
     known, unknown = model.in_vocabulary(words_of(options.favour))
     if unknown:
         complain(f"--favour: not in the model's vocabulary: {', '.join(unknown)}. `roundelay pack --words` adds words.")
-    return Asked(options.nbest, tuple(known), USUAL_BONUS if options.bonus is None else options.bonus)
+    return Wishes(options.nbest, tuple(known), USUAL_BONUS if options.bonus is None else options.bonus)
 
 
-def _options(options: argparse.Namespace, seconds: float, asked: "Asked") -> "Options":
+def _options(options: argparse.Namespace, seconds: float, asked: "Wishes") -> "Options":
     from roundelay_speech.audio.activity import Cutting
     from roundelay_speech.transcription.formats import TIMED
     from roundelay_speech.transcription.many import ENOUGH_FOR_PROCESSES

@@ -16,7 +16,6 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.data.processes import Workers, start_workers
-from roundelay_speech.decode.asked import MOST_STRINGS
 from roundelay_speech.decode.confidence import Pronouncing, timed_words
 from roundelay_speech.decode.graphs.base import Columns
 from roundelay_speech.decode.graphs.graph import Graph, load_graph
@@ -32,6 +31,7 @@ from roundelay_speech.decode.lattice import (
 )
 from roundelay_speech.decode.rescore import Rescorer
 from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay_speech.decode.wishes import MOST_STRINGS
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.search.fst import Arcs, from_arrays, to_arrays

@@ -22,9 +22,9 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED, check_packed
-from roundelay_speech.decode.asked import MOST_STRINGS, WORDS_ALONE, Asked
 from roundelay_speech.decode.evidence import Evidence
 from roundelay_speech.decode.parallel import Search
+from roundelay_speech.decode.wishes import MOST_STRINGS, WORDS_ALONE, Wishes
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.trained import MODEL_META
@@ -91,7 +91,7 @@ class PackedSearch:
         within("silence_probability", self.silence_probability, 1e-9, 1 - 1e-9)
         within("blank_cost", self.blank_cost, -1e3, 1e3)
 
-    def search(self, times: bool, asked: Asked = WORDS_ALONE) -> Search:
+    def search(self, times: bool, asked: Wishes = WORDS_ALONE) -> Search:
         """Return the search, with times and confidences of the words or without, and with what else is asked for."""
         return Search(
             self.scale,

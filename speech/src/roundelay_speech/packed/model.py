@@ -35,7 +35,6 @@ from roundelay_speech.decode.alternatives import (
     keeping,
     ranked,
 )
-from roundelay_speech.decode.asked import WORDS_ALONE, Asked
 from roundelay_speech.decode.confidence import Pronouncing, aligned_words
 from roundelay_speech.decode.evidence import Evidence, FoundWord, cepstra, measured, too_long
 from roundelay_speech.decode.graphs.base import Columns
@@ -49,6 +48,7 @@ from roundelay_speech.decode.lm.given import load_model as load_language_model
 from roundelay_speech.decode.lm.ngram import BEGIN, END
 from roundelay_speech.decode.parallel import Decoders, decoder_here
 from roundelay_speech.decode.rescore import rescorer_of
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
@@ -295,7 +295,7 @@ class Model:
         """Return the words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
         return self._searched(scores, times, WORDS_ALONE)[0] if len(scores) else Transcript()
 
-    def _searched(self, scores: Float32, times: bool, asked: Asked) -> tuple[Transcript, Sequence[int]]:
+    def _searched(self, scores: Float32, times: bool, asked: Wishes) -> tuple[Transcript, Sequence[int]]:
         """Return the words; and the column of each frame on their path, where there is one path. All strings are listed
         of which alternatives will be made."""
         times = times and self.gives_times
@@ -306,7 +306,7 @@ class Model:
         return Transcript(found.words, timed, found.reached_final, Alternatives(strings)), found.pdfs
 
     def examined(
-        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, asked: Asked = WORDS_ALONE
+        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, asked: Wishes = WORDS_ALONE
     ) -> Examined:
         """Return the words that the search finds in a piece, and what speaks for each of them."""
         scores = self.scores(features, statistics)
@@ -363,7 +363,7 @@ class Model:
         *,
         times: bool = True,
         believing: Believing = "said",
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Transcript:
         """Return the words of a piece."""
         if not len(features):
@@ -373,7 +373,7 @@ class Model:
             return _with_alternatives(found, found.alternatives.strings, asked.strings)
         return self._believed(self.examined(features, statistics, times=times, asked=asked), believing, asked)
 
-    def _believed(self, found: Examined, believing: Believing, asked: Asked) -> Transcript:
+    def _believed(self, found: Examined, believing: Believing, asked: Wishes) -> Transcript:
         words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
         longest = {} if evidence is None else evidence.longest
         seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
@@ -400,7 +400,7 @@ class Model:
         times: bool = True,
         exact: bool = False,
         narrow: Container[str] = (),
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
 
@@ -434,7 +434,7 @@ class Model:
         *,
         times: bool = True,
         believing: Callable[[str], Believing] = _said,
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
         known."""
@@ -511,7 +511,7 @@ def _acts(character: str) -> bool:
 @dataclass(frozen=True)
 class _How:
     times: bool
-    asked: Asked
+    asked: Wishes
 
 
 _Job = tuple[list[PieceFeatures], Statistics, _How, Believing]

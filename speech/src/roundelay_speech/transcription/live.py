@@ -29,7 +29,7 @@ from roundelay_speech.audio.activity import (
 from roundelay_speech.audio.sound import Sound
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.problems import Unusable, counted
-from roundelay_speech.decode.asked import WORDS_ALONE, Asked
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.packed.growing import GrowingScores, whole_only
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Model
@@ -160,7 +160,7 @@ class Live:
         latencies: Latencies | None = None,
         *,
         so_far: bool = True,
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> None:
         self._latencies, self._so_far, self._asked = latencies or Latencies(), so_far, asked
         self._model, self._cutting, self._rate = model, cutting, model.sample_rate
@@ -291,7 +291,7 @@ def updates(
     cutting: Cutting = USUAL,
     channel: int = 0,
     latencies: Latencies | None = None,
-    asked: Asked = WORDS_ALONE,
+    asked: Wishes = WORDS_ALONE,
 ) -> Iterator[Update]:
     """Yield updates from a sound that is open, block by block.
 
@@ -332,7 +332,7 @@ class _Growing:
     Normalisation is what is known when its search begins; when there is twice as much, the search begins anew.
     """
 
-    def __init__(self, model: Model, asked: Asked) -> None:
+    def __init__(self, model: Model, asked: Wishes) -> None:
         self._model, self._asked = model, replace(asked, strings=0)
         self._options = model.packed.search.search(False)
         graph = model.graph.with_word_cost(self._options.word_cost or 0.0)

@@ -22,7 +22,7 @@ from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.problems import Unusable, counted
 from roundelay_speech.decode.alternatives import Alternatives
-from roundelay_speech.decode.asked import WORDS_ALONE, Asked
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.stretches import STRETCH_SECONDS, CutPiece, Stretches
@@ -63,7 +63,7 @@ class Recogniser(Protocol):
         *,
         times: bool = True,
         narrow: Container[str] = (),
-        asked: Asked = WORDS_ALONE,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
         """Yield the words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
         recorded at a lower rate, grows meanwhile."""
@@ -90,7 +90,7 @@ class Options:
     workers: int = 1
     most_seconds: float = math.inf
     times: bool = True
-    asked: Asked = WORDS_ALONE
+    asked: Wishes = WORDS_ALONE
 
 
 @final

@@ -1,5 +1,4 @@
-"""What a request wants beside its words, in fields of a form or of an address: alternatives, words to favour, the end
-of an utterance.
+"""Wishes of a request in fields of a form or of an address: alternatives, words to favour, the end of an utterance.
 
 `nbest`             so many alternatives of each segment and word
 `favour`, `prompt`  words that become likelier, parted by blanks or commas
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, final
 
-from roundelay_speech.decode.asked import MOST_BONUS, MOST_STRINGS, USUAL_BONUS, words_of
+from roundelay_speech.decode.wishes import MOST_BONUS, MOST_STRINGS, USUAL_BONUS, words_of
 from roundelay_speech.transcription.serving.limits import Refused
 
 FIELDS = ("nbest", "favour", "prompt", "bonus", "pause", "longest")
@@ -24,7 +23,7 @@ _PAUSE, _LONGEST = (0.1, 10.0), (1.0, 60.0)
 
 @final
 @dataclass(frozen=True)
-class Wanted:
+class RequestFields:
     """Wishes of a request.
 
     Attributes:
@@ -41,7 +40,7 @@ class Wanted:
     longest: float | None
 
 
-def wanted(fields: Mapping[str, str]) -> Wanted:
+def wanted(fields: Mapping[str, str]) -> RequestFields:
     """Return what the fields want; empty ones want nothing.
 
     Raises:
@@ -54,7 +53,7 @@ def wanted(fields: Mapping[str, str]) -> Wanted:
     strings = _number(given, "nbest", (0, MOST_STRINGS)) or 0.0
     if strings != int(strings):
         raise _refused(f"nbest {given['nbest'][:40]!r}: give a whole number.")
-    return Wanted(
+    return RequestFields(
         int(strings),
         tuple(words_of(favoured)),
         USUAL_BONUS if (bonus := _number(given, "bonus", (0.0, MOST_BONUS))) is None else bonus,

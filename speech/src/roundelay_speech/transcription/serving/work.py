@@ -32,7 +32,7 @@ from roundelay_speech.audio.reading import AudioError, Samples
 from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.data.problems import Unusable
-from roundelay_speech.decode.asked import Asked
+from roundelay_speech.decode.wishes import Wishes
 from roundelay_speech.packed.model import load_model
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.live import Listening, Live, heard_in
@@ -67,7 +67,7 @@ class Recognising:
 
     model: Recogniser
     options: Options
-    listen: Callable[[bool, Cutting, Asked], Listening]
+    listen: Callable[[bool, Cutting, Wishes], Listening]
     words: Sequence[str] = ()
     caveats: Sequence[str] = ()
 
@@ -110,7 +110,7 @@ class Recognising:
         """Return options of what is wanted, and words to favour that are not in the vocabulary."""
         told = wanted(fields)
         known, unknown = self.model.in_vocabulary(told.favoured)
-        usual, asked = self.options.cutting, Asked(told.strings, tuple(known), told.bonus)
+        usual, asked = self.options.cutting, Wishes(told.strings, tuple(known), told.bonus)
         cutting = replace(usual, pause=told.pause or usual.pause, longest=told.longest or usual.longest)
         return replace(self.options, cutting=cutting, asked=asked), unknown
 
@@ -178,7 +178,7 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
     words = [word for word in model.lexicon.words if not word.startswith("<")]
     options = Options(most_seconds=most_seconds)
 
-    def listen(so_far: bool, cutting: Cutting, asked: Asked) -> Live:
+    def listen(so_far: bool, cutting: Cutting, asked: Wishes) -> Live:
         return Live(model, cutting, so_far=so_far, asked=asked)
 
     found = Recognising(model, options, listen, words, model.caveats)

@@ -1,4 +1,4 @@
-"""What a request asks of a search beside its best words: alternatives, and words to favour."""
+"""Wishes of a request beside the best words: alternatives, and words to favour."""
 
 import re
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from roundelay.core.errors import UserError
 
 MOST_STRINGS = 100
 """Word strings that may be asked for: those that confidences are summed over."""
-USUAL_BONUS, MOST_BONUS = 3.0, 20.0
+USUAL_BONUS, MOST_BONUS = 2.0, 20.0
 
 
 @final
 @dataclass(frozen=True)
-class Asked:
+class Wishes:
     """Alternatives and words to favour.
 
     Attributes:
@@ -30,10 +30,10 @@ class Asked:
         if not 0 <= self.strings <= MOST_STRINGS:
             raise UserError(f"{self.strings} alternatives: 0 to {MOST_STRINGS} can be asked for.")
         if not 0.0 <= self.bonus <= MOST_BONUS:
-            raise UserError(f"A bonus of {self.bonus:g} nats: 0 to {MOST_BONUS:g} can be given; 1 to 5 is usual.")
+            raise UserError(f"A bonus of {self.bonus:g} nats: 0 to {MOST_BONUS:g} can be given; 1 to 3 is usual.")
 
 
-WORDS_ALONE = Asked()
+WORDS_ALONE = Wishes()
 
 
 def words_of(text: str) -> list[str]:
