@@ -77,7 +77,7 @@ def test_verbose_json(server: Server) -> None:
 
 
 def test_alternatives_and_words_to_favour_are_fields_of_the_form(server: Server) -> None:
-    """What the model does not know is named; `prompt` is what clients have for words."""
+    """Words that the model does not know are named; clients have `prompt` for words."""
     how = {"nbest": "2", "favour": "low, Xyzzy", "prompt": "top", "bonus": "1.5"}
     found = json.loads(server.post(wav(["LOW"]), response_format="verbose_json", **how)[2])
     assert found["segments"][0]["alternatives"] == [{"text": "LOW TOP", "cost": 1.5, "posterior": 1.0}]
