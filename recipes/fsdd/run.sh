@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A model of ten spoken digits of less than 1 MB. A minute or two on two cores. What is done is not done again.
 #
-#   recipes/fsdd/run.sh [DIR] [MODEL]        DIR: the corpus (it is downloaded, 16 MB); MODEL: the folder to make
+#   recipes/fsdd/run.sh [DIR] [MODEL]        DIR: the corpus (else it is downloaded); MODEL: the folder to make
 #                                            (models/digits)
 set -euo pipefail
 source=${1:-}

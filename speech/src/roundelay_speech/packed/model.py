@@ -338,23 +338,23 @@ class Model:
 
     # All at once ----------------------------------------------------------------------------------------------------
 
-    def recognise(self, samples: Float32, *, times: bool = True) -> Transcript:
+    def recognise(self, samples: Float32, *, times: bool = True, asked: Wishes = WORDS_ALONE) -> Transcript:
         """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
         are shorter than a frame.
 
         Raises:
             UserError: not such samples.
         """
-        return self.recognise_pieces([samples], times=times)[0]
+        return self.recognise_pieces([samples], times=times, asked=asked)[0]
 
     def recognise_pieces(
-        self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False
+        self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False, asked: Wishes = WORDS_ALONE
     ) -> list[Transcript]:
         """Return the words of pieces that one speaker said: their features are normalised together (see
         `statistics`)."""
         features = [self.features(piece) for piece in pieces]
         known = self.statistics(features, exact=exact)
-        return [self.of_features(one, known, times=times) for one in features]
+        return [self.of_features(one, known, times=times, asked=asked) for one in features]
 
     def of_features(
         self,
