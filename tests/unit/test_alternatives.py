@@ -12,11 +12,14 @@ from roundelay_speech.decode.graphs.graph import Graph
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.lattice import WordString
 from roundelay_speech.decode.lm.estimate import estimate
+from roundelay_speech.decode.lm.scorer import PathScorer
 from roundelay_speech.decode.parallel import Batch, Search, decoder_here
+from roundelay_speech.decode.rescore import Rescorer
 from roundelay_speech.decode.search import Float32, Hypothesis
 from roundelay_speech.decode.wishes import MOST_STRINGS, Wishes, words_of
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
+SAID = sentences(stream(3, "said"), 60)
 LISTED = Search(0.1, beam=100.0, max_active=100_000, nbest=MOST_STRINGS, lattice_beam=9.0)
 
 
@@ -110,6 +113,20 @@ def test_a_string_with_favoured_words_costs_less_by_the_bonus_of_each(graph: Gra
     for words in both:
         times = sum(word in ("NO", "STOP") for word in words)
         assert favoured[words] == pytest.approx(plain[words] - 1.5 * times, abs=1e-2)
+
+
+def test_a_second_pass_keeps_the_bonus(graph: Graph) -> None:
+    """It changes what the grammar charges, and nothing else."""
+    models = [estimate(sentences(stream(0, "text"), 50), LEXICON.words), estimate(SAID, LEXICON.words, 2)]
+    rescorer = Rescorer(graph.words, *map(PathScorer, models))
+    run, said = decoder_here(graph, None, rescorer), [("u", noisy("u", ["GO", "TO", "NO"]))]
+    wide = replace(LISTED, lattice_beam=20.0)
+    plain = within_beam(strings_of(run.search(said, wide)))
+    favoured = within_beam(strings_of(run.search(said, replace(wide, favoured=("NO",), bonus=1.5))))
+    both = plain.keys() & favoured.keys()
+    assert any("NO" in words for words in both)
+    for words in both:
+        assert favoured[words] == pytest.approx(plain[words] - 1.5 * words.count("NO"), abs=1e-2)
 
 
 def within_beam(strings: tuple[StringAlternative, ...]) -> dict[tuple[str, ...], float]:
