@@ -28,10 +28,19 @@ KEEP_TORCH = $(BIN)/python -c 'from importlib.metadata import version; print("to
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: demo test check bench bench-hosts faults format clean help test-gpu bench-gpu gpu docs dist
+.PHONY: demo models test check bench bench-hosts faults format clean help test-gpu bench-gpu gpu docs dist
 
 demo: $(VENV)/.roundelay-demo ## synthesise a corpus, train two learners, one slowed, with and without waiting; write the page
 	$(BIN)/roundelay demo
+
+# Small packs, in models/, each with its card. SOURCE: a folder with AN4 (without it, digits alone); DIGITS: one with the
+# digits, which are else downloaded. What is done is not done again.
+SOURCE ?=
+DIGITS ?=
+models: export PATH := $(abspath $(BIN)):$(PATH)
+models: $(VENV)/.roundelay-demo ## small packed models: spoken digits; with SOURCE=DIR also AN4's letters, numbers, commands
+	recipes/fsdd/run.sh $(if $(DIGITS),'$(DIGITS)')
+	$(if $(SOURCE),recipes/an4/packed.sh '$(SOURCE)')
 
 # Most tests wait for processes of their own, so five at a time are sooner done on two cores. All of a file are run by one,
 # in the order of tests/conftest.py. Those in tests/faults kill, cut and count only what they have started themselves. One

@@ -68,6 +68,42 @@ def test_words_and_errors_are_those_of_decode(at: Path, capsys: pytest.CaptureFi
     assert "x real time on one core" in err
 
 
+def test_alternatives_and_words_to_favour(at: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The words stay as they are without; a favoured word costs less by its bonus; processes say the same."""
+    call = ["transcribe", "model", str(at / "test"), "--format", "json"]
+    assert main(call) == 0
+    plain = [json.loads(line)["segments"] for line in capsys.readouterr().out.splitlines()]
+    assert main([*call, "--nbest", "5"]) == 0
+    asked = [json.loads(line)["segments"] for line in capsys.readouterr().out.splitlines()]
+    name, costs = plain[0][0]["words"][0]["word"], []
+    for (before,), (segment,) in zip(plain, asked, strict=True):
+        strings = segment.pop("alternatives")
+        costs.append((strings[0]["text"], strings[0]["cost"]))
+        assert strings[0]["text"] == segment["text"]
+        assert [one["cost"] for one in strings] == sorted(one["cost"] for one in strings)
+        assert len({one["text"] for one in strings}) == len(strings) <= 5
+        for word in segment["words"]:
+            others = word.pop("alternatives")
+            assert word["word"] not in (one["word"] for one in others)
+            assert sum(one["confidence"] for one in others) <= 1.0005 - word["confidence"]
+        assert segment == before
+    outputs = []
+    for workers in ("1", "2"):
+        favoured = ["--favour", f"{name.lower()}, xyzzy", "--bonus", "2.5", "--workers", workers]
+        assert main([*call, "--nbest", "5", *favoured]) == 0
+        out, err = capsys.readouterr()
+        assert "--favour: not in the model's vocabulary: xyzzy" in err
+        outputs.append(out)
+    assert outputs[0] == outputs[1]
+    for line, (text, cost) in zip(outputs[0].splitlines(), costs, strict=True):
+        first = json.loads(line)["segments"][0]["alternatives"][0]
+        times = text.split().count(name)
+        assert (first["text"], first["cost"]) == (text, pytest.approx(cost - 2.5 * times, abs=0.02))
+    for wrong, why in ((["--nbest", "2"], "--format json"), (["--bonus", "2"], "--favour WORDS")):
+        assert main([*call[:-2], *wrong]) == 2
+        assert why in capsys.readouterr().err
+
+
 def test_noise_does_not_become_words(at: Path) -> None:
     """Of kinds that packing does not know, at levels from faint to loud; the search alone finds words in them. A model
     whose evidence is not there, as of earlier versions, says so, and refuses words that last too long."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.transcription.serving.work import Recognising
 from roundelay_speech.transcription.transcribing import Options
 from support.recogniser import Heard, Samples, ToneRecogniser, listen, tones
@@ -33,6 +34,7 @@ class HeldRecogniser(ToneRecogniser):
         *,
         times: bool = True,
         narrow: Container[str] = (),
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
         found = list(super().recognise_many(recordings, workers, times=times, narrow=narrow))
         (self.folder / str(os.getpid())).touch()

@@ -1,12 +1,15 @@
 """A recogniser that hears words of one tone each: enough to see where every sample went."""
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.streams import stream
+from roundelay_speech.audio.activity import Cutting
+from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, Alternatives, StringAlternative
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.live import Update
 from roundelay_speech.transcription.transcript import placed
@@ -37,6 +40,7 @@ class Heard:
     """Words of a piece."""
 
     timed: tuple[TimedWord, ...]
+    alternatives: Alternatives = NO_ALTERNATIVES
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -69,6 +73,10 @@ class ToneRecogniser:
     sample_rate: int = 8000
     asked: list[list[int]] = field(default_factory=list)
 
+    def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
+        found = list(words)
+        return [word.upper() for word in found if word.upper() in TONES], [w for w in found if w.upper() not in TONES]
+
     def recognise_many(
         self,
         recordings: Iterable[tuple[str, Sequence[Samples]]],
@@ -76,24 +84,28 @@ class ToneRecogniser:
         *,
         times: bool = True,
         narrow: Container[str] = (),
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
-        """Reads one group ahead, as worker processes do."""
+        """Reads one group ahead, as worker processes do. An alternative of every piece is what was asked for."""
+        told = (
+            Alternatives((StringAlternative(asked.favoured, asked.bonus, 1.0),)) if asked.strings else NO_ALTERNATIVES
+        )
         waiting: list[tuple[str, Sequence[Samples]]] = []
         for item in recordings:
             self.asked.append([len(samples) for samples in item[1]])
             waiting.append(item)
             if len(waiting) > 1:
                 name, pieces = waiting.pop(0)
-                yield name, [heard(samples, self.sample_rate) for samples in pieces]
+                yield name, [replace(heard(samples, self.sample_rate), alternatives=told) for samples in pieces]
         for name, pieces in waiting:
-            yield name, [heard(samples, self.sample_rate) for samples in pieces]
+            yield name, [replace(heard(samples, self.sample_rate), alternatives=told) for samples in pieces]
 
 
 class ToneListener:
-    """Implements `Listening`: words so far every tenth of a second, final ones once half a second of quiet follows."""
+    """Implements `Listening`: words so far every tenth of a second, final ones once a pause follows."""
 
-    def __init__(self, sample_rate: int = 8000) -> None:
-        self.sample_rate = sample_rate
+    def __init__(self, sample_rate: int = 8000, pause: float = 0.5) -> None:
+        self.sample_rate, self._pause = sample_rate, pause
         self._samples: Samples = np.zeros(0, np.float32)  # of the utterance
         self._before = 0.0  # seconds that came before these
 
@@ -101,7 +113,7 @@ class ToneListener:
         step = self.sample_rate // 10
         for at in range(0, len(samples), step):
             self._samples = np.concatenate([self._samples, samples[at : at + step]])
-            yield from self._heard(pause=0.5)
+            yield from self._heard(self._pause)
 
     def finish(self) -> Iterator[Update]:
         yield from self._heard(pause=0.0)
@@ -117,6 +129,6 @@ class ToneListener:
         yield Update(self._before + seconds * (not final), self._before, found, final=final)
 
 
-def listen(sample_rate: int) -> Callable[[bool], ToneListener]:
+def listen(sample_rate: int) -> Callable[[bool, Cutting, Wishes], ToneListener]:
     """A factory of those, as a service has it."""
-    return lambda so_far: ToneListener(sample_rate)
+    return lambda so_far, cutting, asked: ToneListener(sample_rate, cutting.pause)

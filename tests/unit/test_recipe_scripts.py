@@ -13,7 +13,7 @@ from roundelay_speech.grids.axes import check_axes, is_override, read_axes
 from roundelay_speech.recipes.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "recipes"
-FOLDERS = {"an4", "mini_librispeech", "librispeech", "switchboard", "li2017", "ibm-blstm-small"}
+FOLDERS = {"an4", "fsdd", "mini_librispeech", "librispeech", "switchboard", "li2017", "ibm-blstm-small"}
 STUB = """\
 #!/usr/bin/env bash
 # Writes its arguments down and leaves what the command would leave.
@@ -24,12 +24,14 @@ while [ $# -gt 3 ]; do
   [ "$3" = --out ] && out=$4
   [ "$3" = --data ] && data=$4
   [ "$1" = train ] && [ "$3" = --exp ] && out=$4
+  [ "$1" = align ] && [ "${3#alignment=}" != "$3" ] && alignment=${3#alignment=}
   set -- "$1" "$2" "${@:4}"
 done
 leave() { mkdir -p "$(dirname "$1")"; echo "%WER 1.00" > "$1"; }
 case $1 in
   prepare) leave "$data/corpus.json" ;;
-  align) leave "exp/$2/alignment/align.json" ;;
+  align) leave "${alignment:-exp/$2/alignment}/align.json" ;;
+  pack) leave "$out/packed.json"; leave "$out/README.md" ;;
   adapt) leave "exp/$2/adaptation/features.yaml" ;;
   realign) leave "$out/align.json" ;;
   decode) leave "$out/decode/dev/wer.txt"; leave "$out/decode/test/wer.txt" ;;
@@ -60,6 +62,8 @@ def check_order(commands: list[list[str]]) -> None:
         elif words[0] == "features":
             assert options.data in there
             assert any(folder.name == "adaptation" for folder in there)
+        elif words[0] == "pack":
+            assert there.issuperset(map(Path, options.exp))
         elif words[0] in ("realign", "decode"):
             assert there.issuperset(options.exp)
             assert words[0] == "realign" or all(Path(other.split(":")[0]) in there for other in options.others)
@@ -71,6 +75,9 @@ def check_order(commands: list[list[str]]) -> None:
     [
         ("an4", ["DIR", "0 1"], 5),
         ("an4/adapted", ["DIR", "0 1"], 4),
+        ("an4/packed", ["DIR"], 1),
+        ("fsdd", [], 1),
+        ("fsdd", ["DIR", "mine"], 1),
         ("mini_librispeech", ["DIR", "words.dict", "books.txt", "0 1"], 5),
         ("mini_librispeech/adapted", ["DIR", "words.dict", "books.txt", "0 1"], 4),
         ("librispeech", ["."], 1),

@@ -76,10 +76,47 @@ def test_verbose_json(server: Server) -> None:
     assert segment["avg_logprob"] == pytest.approx(-0.693, abs=1e-3)
 
 
+def test_alternatives_and_words_to_favour_are_fields_of_the_form(server: Server) -> None:
+    """Words that the model does not know are named; clients have `prompt` for words."""
+    how = {"nbest": "2", "favour": "low, Xyzzy", "prompt": "top", "bonus": "1.5"}
+    found = json.loads(server.post(wav(["LOW"]), response_format="verbose_json", **how)[2])
+    assert found["segments"][0]["alternatives"] == [{"text": "LOW TOP", "cost": 1.5, "posterior": 1.0}]
+    assert found["unknown_words"] == ["Xyzzy"]
+    assert json.loads(server.post(wav(["LOW"]), prompt="top Xyzzy")[2]) == {"text": "LOW", "unknown_words": ["Xyzzy"]}
+    assert "alternatives" not in json.loads(server.post(wav(["LOW"]), response_format="verbose_json")[2])["segments"][0]
+
+
+def test_the_end_of_an_utterance_is_a_field_of_the_form(server: Server) -> None:
+    """A recording of more than ten seconds is cut at pauses of so many seconds."""
+    talk = wav(["LOW", "TOP", "LOW", "TOP"], 2.0)
+    for fields, segments in (({}, 4), ({"pause": "3"}, 1), ({"pause": "3", "longest": "6"}, 2)):
+        found = json.loads(server.post(talk, response_format="verbose_json", **fields)[2])
+        assert (len(found["segments"]), found["text"]) == (segments, "LOW TOP LOW TOP")
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"nbest": "101"}, "nbest '101': give 0 to 100."),
+        ({"nbest": "1.5"}, "nbest '1.5': give a whole number."),
+        ({"nbest": "nan"}, "nbest 'nan': give 0 to 100."),
+        ({"nbest": "2"}, "nbest: json has no place for it; give response_format=verbose_json."),
+        ({"nbest": "2", "stream": "true"}, "nbest: a stream has no place for it; give response_format=verbose_json"),
+        ({"bonus": "x"}, "bonus 'x': give 0 to 20."),
+        ({"pause": "0"}, "pause '0': give 0.1 to 10."),
+        ({"longest": "1e9"}, "longest '1e9': give 1 to 60."),
+        ({"favour": "a" * 6000, "prompt": "b" * 6000}, "favour, prompt: 12,001 characters; 10,000 are the most."),
+    ],
+)
+def test_wishes_that_cannot_be_granted(server: Server, fields: dict[str, str], why: str) -> None:
+    status, told = message(server.post(wav(["LOW"]), **fields))
+    assert (status, told.startswith(why)) == (400, True), told
+
+
 def test_a_segment_without_confidences_tells_none() -> None:
     """0 would say that all its words are certain."""
     segment = Segment(0.0, 1.0, (TimedWord("LOW", 0.0, 0.5), TimedWord("TOP", 0.5, 0.5)))
-    reply = REPLIES["verbose_json"](ChannelTranscript("a", "a.wav", 1, 1.0, (segment,)))
+    reply = REPLIES["verbose_json"](ChannelTranscript("a", "a.wav", 1, 1.0, (segment,)), [])
     assert json.loads(reply.body)["segments"][0]["avg_logprob"] is None
 
 

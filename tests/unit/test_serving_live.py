@@ -56,6 +56,20 @@ def test_words_come_while_somebody_speaks(server: Server, rate: int) -> None:
     assert (events[-1], code) == (done, 1000)
 
 
+def test_a_speaker_says_when_an_utterance_ends(server: Server) -> None:
+    """And which words to favour; one that the model does not know is named at the end."""
+    for pause, segments in ((0.5, ["LOW", "TOP"]), (2.5, ["LOW TOP"])):
+        with speaking(server.port, f"{LIVE}?pause={pause}&favour=top,Xyzzy&nbest=3") as client:
+            client.send(BYTES, pcm(tones(["LOW", "TOP"], RATE)))
+            client.end()
+            events, _, _ = client.told()
+        assert [one["text"] for one in events if one["type"] == "transcript.text.segment"] == segments
+        assert events[-1]["unknown_words"] == ["Xyzzy"]
+    for query in ("pause=99", "nbest=x"):
+        status, text = message(server.ask("GET", f"{LIVE}?{query}", b"", **asking()))
+        assert (status, text.startswith(query.partition("=")[0])) == (400, True)
+
+
 def test_messages_may_come_in_pieces_with_pings_between(server: Server) -> None:
     sound = pcm(tones(["HIGH"], RATE))
     with speaking(server.port, LIVE) as client:
@@ -174,7 +188,7 @@ def test_a_recording_is_streamed(server: Server) -> None:
     events = [json.loads(data) for _, data in found]
     assert [event["type"] for event in events] == [name for name, _ in found]
     assert [event["delta"] for event in events[:-1]] == ["LOW", " TOP", " HIGH"]
-    assert events[-1] == {"type": "transcript.text.done", "text": "LOW TOP HIGH"}
+    assert events[-1] == {"type": "transcript.text.done", "text": "LOW TOP HIGH", "duration": 5.8}
     assert json.loads(server.post(wav(["LOW"]), stream="false")[2]) == {"text": "LOW"}
 
 

@@ -17,6 +17,7 @@ from roundelay_speech.packed.evaluate import evaluate as evaluate_all
 from roundelay_speech.packed.finetuning import Finetuned, Finetuning
 from roundelay_speech.packed.finetuning import finetune as finetune_model
 from roundelay_speech.packed.folder import is_packed
+from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.making import Packing, refuse_existing
 from roundelay_speech.packed.making import pack as pack_runs
 from roundelay_speech.packed.model import Model, load_model
@@ -86,10 +87,11 @@ def pack(
     named = [_weighted(one) for one in ([runs] if isinstance(runs, str | Path) else runs)]
     if not named:
         raise UserError("pack: name a run directory, or a packed model.")
-    if words is not None or is_packed(named[0][0]):
+    source = model_folder(named[0][0])
+    if words is not None or is_packed(source):
         if len(named) > 1 or decoded is not None:
             raise UserError("pack: a packed model is given other words alone, without further runs and --decoded.")
-        return reword(named[0][0], Rewording(made, None if words is None else Path(words), given), bar)
+        return reword(source, Rewording(made, None if words is None else Path(words), given), bar)
     for exp, weight in named:
         if not weight > 0:
             raise UserError(
@@ -130,7 +132,7 @@ def finetune(
         recordings = RecordingOptions(Path(converted), together=True)
         root = None if source is None else Path(source)
         speech = read_training_speech(Path(data), options.get("splits", ()), root, bar, recordings)
-        return finetune_model(Path(model), speech, how, bar)
+        return finetune_model(model_folder(model), speech, how, bar)
 
 
 def evaluate(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
+from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
     from roundelay_speech.packed.model import Model
@@ -49,7 +50,7 @@ def serve(
 
     if not 0 <= port <= 65535:
         raise UserError(f"--port {port}: there are ports up to 65535.")
-    folder = Path(model) if isinstance(model, Path | str) else model.folder
+    folder = model_folder(model) if isinstance(model, Path | str) else model.folder
 
     def told(found: int) -> None:
         ready(f"http://{f'[{host}]' if ':' in host else host}:{found}/")

@@ -17,7 +17,7 @@ def transcribe(
     """Recognise recordings of any kind and length with a packed model.
 
     Args:
-        model: the folder of one, or what `load_model` gave.
+        model: the folder of one, what `load_model` gave, or the name of one that comes with the package.
         files: recordings, folders of them, or lists.
         options: channels, speakers, cutting and processes.
 
@@ -28,5 +28,5 @@ def transcribe(
     Raises:
         UserError: no such model; there is no recording.
     """
-    loaded = model if isinstance(model, Model) else load_model(Path(model))
+    loaded = model if isinstance(model, Model) else load_model(model)
     return list(Transcriber(loaded, options).run(recordings([str(file) for file in files]), progress or Bar()))

@@ -64,7 +64,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay transcribe models/an4 talk.mp3",
         "roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles",
         "roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn",
-        "roundelay transcribe models/an4 - --format json",
+        'roundelay transcribe an4 - --format json --nbest 5 --favour "rubout, October"',
         "roundelay transcribe models/an4 talk.wav --stream",
     ),
     "serve": ("roundelay serve models/an4", "roundelay serve models/an4 --port 9000 --max-minutes 10"),

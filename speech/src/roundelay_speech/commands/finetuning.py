@@ -8,6 +8,7 @@ from roundelay.commands.base import Command
 from roundelay.core.folders import check_packed, check_there
 from roundelay.terminal import console
 from roundelay_speech.commands.examples import EXAMPLES
+from roundelay_speech.packed.given import model_folder
 
 
 def add(command: Command) -> None:
@@ -18,7 +19,7 @@ def add(command: Command) -> None:
         "train a packed model on with a few minutes of speech, into a new one",
         EXAMPLES["finetune"],
     )
-    sub.add_argument("model", type=Path, check=check_packed, help="the folder that `roundelay pack` made")
+    sub.add_argument("model", type=model_folder, check=check_packed, help="the folder that `roundelay pack` made")
     sub.add_argument(
         "--data",
         type=Path,

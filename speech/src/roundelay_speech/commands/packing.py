@@ -14,6 +14,7 @@ from roundelay.stopping import ending, resumes_from, status
 from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.commands.recognition import weighted
+from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
     from roundelay_speech.packed.card import Card
@@ -110,7 +111,7 @@ def _add_evaluate(sub: argparse.ArgumentParser) -> None:
 
 def _check_weighted(text: str) -> None:
     exp, _ = weighted(text)
-    if not (exp / PACKED).is_file():
+    if not (model_folder(exp) / PACKED).is_file():
         check_run(exp)
 
 
@@ -124,7 +125,7 @@ def _pack(options: argparse.Namespace) -> None:
     named = [weighted(text) for text in options.exp]
     more = {name: getattr(options, name) for name in ("words", "decoded", "licence")}
     card = pack(named, options.out, options.set, **more, progress=Bar())
-    if not is_packed(named[0][0]):
+    if not is_packed(model_folder(named[0][0])):
         for split, errors in card.word_errors.items():
             console.print(f"{split}: %WER {errors['wer']:.2f} [ {errors['errors']} / {errors['words']} ]", markup=False)
     _ready(options.out, card)
@@ -150,7 +151,7 @@ def _evaluate(options: argparse.Namespace) -> int:
         raise UserError(f"evaluate MODEL recognises and trains nothing: leave {', '.join(given)} out, or give --folds.")
     if options.data is None:
         raise UserError("evaluate needs --data DIR, the speech to recognise; or --folds N, to train a recipe.")
-    check_packed(Path(options.model))
+    check_packed(model_folder(options.model))
     check_there(options.data)
     _evaluate_model(options)
     return 0

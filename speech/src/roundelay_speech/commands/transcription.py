@@ -7,15 +7,18 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from roundelay.commands.arguments import count, positive, whole
+from roundelay.commands.arguments import count, non_negative, positive, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.folders import check_packed
 from roundelay.terminal import Bar, complain, console, write
 from roundelay_speech.commands.examples import EXAMPLES
+from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
+    from roundelay_speech.decode.wishes import Wishes
+    from roundelay_speech.packed.model import Model
     from roundelay_speech.transcription.transcribing import Options
 
 _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
@@ -23,10 +26,19 @@ _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
 
 def add(command: Command) -> None:
     """Its options."""
+    _add_transcribe(command)
+    _add_serve(command)
+
+
+def _add_transcribe(command: Command) -> None:
     about = "recognise recordings of any kind and length with a packed model"
     sub = command("transcribe", _transcribe, about, EXAMPLES["transcribe"])
     sub.add_argument(
-        "model", type=Path, check=check_packed, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)"
+        "model",
+        type=model_folder,
+        check=check_packed,
+        metavar="MODEL",
+        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
     )
     sub.add_argument(
         "recordings",
@@ -49,6 +61,7 @@ def add(command: Command) -> None:
         help="what was said, as trn or `NAME words` lines: prints the word error rate",
     )
     _add_reading(sub)
+    _add_asking(sub)
     sub.add_argument(
         "--stream",
         action="store_true",
@@ -64,13 +77,21 @@ def add(command: Command) -> None:
         metavar="FRAMES",
         help="with --stream: frames that a conformer of dynamic_chunks evaluates together (default: as it was trained)",
     )
+
+
+def _add_serve(command: Command) -> None:
     sub = command(
         "serve",
         _serve,
         "serve a packed model: a page for a browser, and an HTTP endpoint for clients",
         EXAMPLES["serve"],
     )
-    sub.add_argument("model", type=Path, metavar="MODEL", help="the folder of a packed model (`roundelay pack`)")
+    sub.add_argument(
+        "model",
+        type=model_folder,
+        metavar="MODEL",
+        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
+    )
     sub.add_argument(
         "--host",
         default="127.0.0.1",
@@ -79,6 +100,25 @@ def add(command: Command) -> None:
     sub.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default: 8000)")
     sub.add_argument("--max-megabytes", type=count, default=100, metavar="N", help="of an upload (default: 100)")
     sub.add_argument("--max-minutes", type=positive, default=60.0, metavar="N", help="of a recording (default: 60)")
+
+
+def _add_asking(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--nbest",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="with --format json: so many alternatives of each segment, and of each word (default: 0)",
+    )
+    sub.add_argument(
+        "--favour",
+        default="",
+        metavar="WORDS",
+        help="words of the model that become likelier, parted by blanks or commas",
+    )
+    sub.add_argument(
+        "--bonus", type=non_negative, metavar="NATS", help="by which the cost of these words is less (default: 2)"
+    )
 
 
 def _add_reading(sub: argparse.ArgumentParser) -> None:
@@ -126,7 +166,21 @@ def _channel(text: str) -> str:
     return text
 
 
-def _options(options: argparse.Namespace, seconds: float) -> "Options":
+def _asked(options: argparse.Namespace, model: "Model") -> "Wishes":
+    """Return what is asked of the search; words to favour that the model does not know are named."""
+    from roundelay_speech.decode.wishes import USUAL_BONUS, Wishes, words_of
+
+    if options.nbest and options.format != "json":
+        raise UserError("--nbest: alternatives are in --format json alone.")
+    if options.bonus is not None and not options.favour.strip():
+        raise UserError("--bonus is for words to favour: give --favour WORDS.")
+    known, unknown = model.in_vocabulary(words_of(options.favour))
+    if unknown:
+        complain(f"--favour: not in the model's vocabulary: {', '.join(unknown)}. `roundelay pack --words` adds words.")
+    return Wishes(options.nbest, tuple(known), USUAL_BONUS if options.bonus is None else options.bonus)
+
+
+def _options(options: argparse.Namespace, seconds: float, asked: "Wishes") -> "Options":
     from roundelay_speech.audio.activity import Cutting
     from roundelay_speech.transcription.formats import TIMED
     from roundelay_speech.transcription.many import ENOUGH_FOR_PROCESSES
@@ -142,6 +196,7 @@ def _options(options: argparse.Namespace, seconds: float) -> "Options":
         speaker=options.speaker,
         workers=workers,
         times=options.format in TIMED,
+        asked=asked,
     )
 
 
@@ -182,7 +237,7 @@ def _transcribe(options: argparse.Namespace) -> int:
                 "columns are units and a blank. Give --format txt, json, srt, vtt or trn."
             )
         _warn(model.caveats)
-        how = _options(options, total_seconds(named) or 0.0)
+        how = _options(options, total_seconds(named) or 0.0, _asked(options, model))
         say = complain if options.out is None else _print
         if options.out is None:
             outcome = transcribe_all(model, named, how, options.format, write, Bar(quiet=True))
@@ -230,6 +285,7 @@ def _stream(options: argparse.Namespace) -> None:
         model = in_chunks(model, options.chunk)
     _warn(model.caveats)
     channel = {"each": 0, "mix": 0}.get(options.channel, options.channel)
+    asked = _asked(options, model)
     complain(delays(model))
     latencies = Latencies()
     cutting = Cutting(options.longest, options.pause, detector=options.detector)
@@ -239,7 +295,7 @@ def _stream(options: argparse.Namespace) -> None:
         else open_sound(Path(name)) as sound
     ):
         try:
-            for update in updates(model, sound, cutting, int(channel), latencies):
+            for update in updates(model, sound, cutting, int(channel), latencies, asked):
                 if options.format == "json":
                     write(update_line(update.segment, update.at, final=update.final))
                 elif update.final and update.segment.words:

@@ -31,12 +31,12 @@ from roundelay_speech.decode.lattice import (
 )
 from roundelay_speech.decode.rescore import Rescorer
 from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
+from roundelay_speech.decode.wishes import MOST_STRINGS
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.search.fst import Arcs, from_arrays, to_arrays
 
 _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transfer, short enough to balance
-POSTERIOR_STRINGS = 100  # that confidences are summed over
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class Search:
         nbest: how many word strings to list.
         lattice: whether to keep lattices.
         times: whether to time the words (and give them confidences).
+        favoured: words whose cost is less by `bonus` nats.
     """
 
     scale: float
@@ -75,6 +76,8 @@ class Search:
     lattice: bool = False
     times: bool = False
     lattice_beam: float = LATTICE_BEAM
+    favoured: tuple[str, ...] = ()
+    bonus: float = 0.0
 
     @property
     def more(self) -> bool:
@@ -97,15 +100,26 @@ class Batch:
 
 @dataclass
 class _Loaded:
-    """Graph and lexicon of one process; `graph` has the cost of words that was asked for last."""
+    """Graph and lexicon of one process.
+
+    Attributes:
+        graph: with the cost of words that was asked for last.
+        favouring: a graph in which words are favoured, and what it was made of: the last of them.
+    """
 
     graph: Graph
     pronouncing: Pronouncing | None
+    favouring: tuple[tuple[Graph, tuple[str, ...], float], Graph] | None = None
 
-    def with_word_cost(self, cost: float | None) -> Graph:
-        if cost is not None:
-            self.graph = self.graph.with_word_cost(cost)
-        return self.graph
+    def searched(self, options: Search) -> Graph:
+        if options.word_cost is not None:
+            self.graph = self.graph.with_word_cost(options.word_cost)
+        if not options.favoured:
+            return self.graph
+        made_of = (self.graph, options.favoured, options.bonus)
+        if self.favouring is None or self.favouring[0] != made_of:
+            self.favouring = made_of, self.graph.favouring(options.favoured, options.bonus)
+        return self.favouring[1]
 
 
 Utterances = list[tuple[str, Float32]]
@@ -255,7 +269,7 @@ def _work(job: Job) -> Batch:
 def _decode_batch(loaded: _Loaded, job: Job) -> Batch:
     """Decode in this process."""
     utterances, options, to_rescore = job
-    graph = loaded.with_word_cost(options.word_cost)
+    graph = loaded.searched(options)
     result, begun = Batch(), _processor_seconds()
     for utterance, loglikes in utterances:
         started = _processor_seconds()
@@ -335,7 +349,7 @@ class _Told:
 
 def _detail(lattice: WordLattice | None, found: Hypothesis, told: _Told) -> Detail:
     options = told.options
-    wanted = max(options.nbest, POSTERIOR_STRINGS if options.times else 0)
+    wanted = max(options.nbest, MOST_STRINGS if options.times else 0)
     best = lattice.best(wanted) if lattice is not None and wanted else []
     if found.reached_final:  # its search had a wider beam, and may have found what the lattice's has not
         best = with_string(best, WordString(found.words, found.cost))

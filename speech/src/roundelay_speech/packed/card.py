@@ -1,13 +1,14 @@
 """The card of a packed model: what it was trained on and how many errors it makes, for programs and for people."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from roundelay import __version__
 from roundelay.core.configure import build
 from roundelay.core.files import write_json, write_text
+from roundelay.core.folders import PACKED
 from roundelay.core.records import Results
 from roundelay.reports.reliability import reliability_picture
 from roundelay.run_directory import commit
@@ -48,6 +49,7 @@ class Card:
         search: settings, and the split they were chosen on.
         finetuned: of each training on, utterances, seconds, epochs and rate.
         confidences: by split, how true they are there (scoring/reliability.py); of splits that they were not fitted to.
+        size: of the folder's files but the card's own, in bytes; 0 of a card of an earlier version.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Card:
     word_errors: Mapping[str, Mapping[str, Any]]
     finetuned: Sequence[Mapping[str, Any]] = ()
     confidences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    size: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
@@ -76,7 +79,7 @@ class Card:
             f"A speech recogniser, packed by {self.made_by} (commit {self.commit}).",
             "",
             f"It hears audio at {self.sampling_rate:,} Hz and knows {self.vocabulary.words:,} words, by a grammar of "
-            f"order {self.vocabulary.grammar_order}.",
+            f"order {self.vocabulary.grammar_order}. Its folder takes {self.size / 1e6:.2g} MB.",
             "",
             f"Trained on {c['name']}: {c['hours']:g} hours, {c['utterances']:,.0f} utterances of {c['speakers']:,.0f} "
             "speakers.",
@@ -137,6 +140,9 @@ class Card:
 
 def write_card(folder: Path, card: Card) -> None:
     """Write the card for programs and for people, with its picture."""
+    own = (CARD, README, PICTURE, PACKED)
+    files = [path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) not in own]
+    card = replace(card, size=sum(path.stat().st_size for path in files))
     write_json(folder / CARD, card.to_json())
     write_text(folder / README, card.to_text())
     if picture := card.picture():

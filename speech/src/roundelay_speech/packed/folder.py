@@ -24,6 +24,7 @@ from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED, check_packed
 from roundelay_speech.decode.evidence import Evidence
 from roundelay_speech.decode.parallel import Search
+from roundelay_speech.decode.wishes import MOST_STRINGS, WORDS_ALONE, Wishes
 from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.trained import MODEL_META
@@ -90,10 +91,18 @@ class PackedSearch:
         within("silence_probability", self.silence_probability, 1e-9, 1 - 1e-9)
         within("blank_cost", self.blank_cost, -1e3, 1e3)
 
-    def search(self, times: bool) -> Search:
-        """Return the search, with times and confidences of the words or without."""
+    def search(self, times: bool, asked: Wishes = WORDS_ALONE) -> Search:
+        """Return the search, with times and confidences of the words or without, and with what else is asked for."""
         return Search(
-            self.scale, self.beam, self.max_active, self.word_cost, times=times, lattice_beam=self.lattice_beam
+            self.scale,
+            self.beam,
+            self.max_active,
+            self.word_cost,
+            nbest=MOST_STRINGS if asked.strings else 0,  # posteriors are summed over as many as confidences are
+            times=times,
+            lattice_beam=self.lattice_beam,
+            favoured=asked.favoured,
+            bonus=asked.bonus,
         )
 
 

@@ -27,6 +27,14 @@ from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 from roundelay.core.progress import Progress, Silent
 from roundelay_speech.data.processes import start_workers
+from roundelay_speech.decode.alternatives import (
+    NO_ALTERNATIVES,
+    Alternatives,
+    StringAlternative,
+    in_place,
+    keeping,
+    ranked,
+)
 from roundelay_speech.decode.confidence import Pronouncing, aligned_words
 from roundelay_speech.decode.evidence import Evidence, FoundWord, cepstra, measured, too_long
 from roundelay_speech.decode.graphs.base import Columns
@@ -40,10 +48,12 @@ from roundelay_speech.decode.lm.given import load_model as load_language_model
 from roundelay_speech.decode.lm.ngram import BEGIN, END
 from roundelay_speech.decode.parallel import Decoders, decoder_here
 from roundelay_speech.decode.rescore import rescorer_of
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.tree import DecisionTree
-from roundelay_speech.lexicon.lexicon import Lexicon, read_lexicon
+from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
 from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
+from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.trained import load_model as load_network
@@ -69,11 +79,13 @@ class Transcript:
         timed: the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty
             where they were not asked for, or the model gives none.
         complete: whether they are a whole sentence of the grammar; if not, the piece ends inside one.
+        alternatives: other words, where they were asked for.
     """
 
     words: tuple[str, ...] = ()
     timed: tuple[TimedWord, ...] = ()
     complete: bool = True
+    alternatives: Alternatives = NO_ALTERNATIVES
 
     @property
     def text(self) -> str:
@@ -191,6 +203,17 @@ class Model:
         return read_lexicon(self.folder / LEXICON_FILE, self.columns.phones[0])
 
     @cached_property
+    def _near(self) -> NearWords:
+        return NearWords(self.lexicon)
+
+    def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the words that it can recognise, as it spells them, each once; and the others. Case and punctuation at
+        their ends do not matter."""
+        found = {word: self._near.get(word) for word in words}
+        known = dict.fromkeys(word for word in found.values() if word is not None)
+        return [*known], [word for word, near in found.items() if near is None]
+
+    @cached_property
     def columns(self) -> Columns:
         """The columns of its scores."""
         return packed_columns(self.folder, self.packed, self.hearings[0].model.units)
@@ -270,20 +293,24 @@ class Model:
 
     def words(self, scores: Float32, *, times: bool = True) -> Transcript:
         """Return the words that the search finds in log-likelihoods (T, S), whether anybody said them or not."""
-        return self._searched(scores, times)[0] if len(scores) else Transcript()
+        return self._searched(scores, times, WORDS_ALONE)[0] if len(scores) else Transcript()
 
-    def _searched(self, scores: Float32, times: bool) -> tuple[Transcript, Sequence[int]]:
-        """Return the words; and the column of each frame on their path, where there is one path."""
+    def _searched(self, scores: Float32, times: bool, asked: Wishes) -> tuple[Transcript, Sequence[int]]:
+        """Return the words; and the column of each frame on their path, where there is one path. All strings are listed
+        of which alternatives will be made."""
         times = times and self.gives_times
-        batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times))
+        batch = self._decoder.search([(_ONLY, self.columns.searched(scores))], self.packed.search.search(times, asked))
         found = batch.hypotheses[_ONLY]
         timed = batch.details[_ONLY].timed if times else ()
-        return Transcript(found.words, timed, found.reached_final), found.pdfs
+        strings = ranked(batch.details[_ONLY].nbest, found) if asked.strings else ()
+        return Transcript(found.words, timed, found.reached_final, Alternatives(strings)), found.pdfs
 
-    def examined(self, features: PieceFeatures, statistics: Statistics, *, times: bool = True) -> Examined:
+    def examined(
+        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, asked: Wishes = WORDS_ALONE
+    ) -> Examined:
         """Return the words that the search finds in a piece, and what speaks for each of them."""
         scores = self.scores(features, statistics)
-        transcript, path = self._searched(scores, times)
+        transcript, path = self._searched(scores, times, asked)
         places = self._places(transcript.words, path, scores) if transcript.words else ()
         return Examined(transcript, places, self._measures(places, scores, features) if places else None)
 
@@ -311,35 +338,42 @@ class Model:
 
     # All at once ----------------------------------------------------------------------------------------------------
 
-    def recognise(self, samples: Float32, *, times: bool = True) -> Transcript:
+    def recognise(self, samples: Float32, *, times: bool = True, asked: Wishes = WORDS_ALONE) -> Transcript:
         """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
         are shorter than a frame.
 
         Raises:
             UserError: not such samples.
         """
-        return self.recognise_pieces([samples], times=times)[0]
+        return self.recognise_pieces([samples], times=times, asked=asked)[0]
 
     def recognise_pieces(
-        self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False
+        self, pieces: Sequence[Float32], *, times: bool = True, exact: bool = False, asked: Wishes = WORDS_ALONE
     ) -> list[Transcript]:
         """Return the words of pieces that one speaker said: their features are normalised together (see
         `statistics`)."""
         features = [self.features(piece) for piece in pieces]
         known = self.statistics(features, exact=exact)
-        return [self.of_features(one, known, times=times) for one in features]
+        return [self.of_features(one, known, times=times, asked=asked) for one in features]
 
     def of_features(
-        self, features: PieceFeatures, statistics: Statistics, *, times: bool = True, believing: Believing = "said"
+        self,
+        features: PieceFeatures,
+        statistics: Statistics,
+        *,
+        times: bool = True,
+        believing: Believing = "said",
+        asked: Wishes = WORDS_ALONE,
     ) -> Transcript:
         """Return the words of a piece."""
         if not len(features):
             return Transcript()
         if believing == "all" and (self.evidence is None or not (times and self.gives_times)):
-            return self.words(self.scores(features, statistics), times=times)
-        return self._believed(self.examined(features, statistics, times=times), believing)
+            found = self._searched(self.scores(features, statistics), times, asked)[0]
+            return _with_alternatives(found, found.alternatives.strings, asked.strings)
+        return self._believed(self.examined(features, statistics, times=times, asked=asked), believing, asked)
 
-    def _believed(self, found: Examined, believing: Believing) -> Transcript:
+    def _believed(self, found: Examined, believing: Believing, asked: Wishes) -> Transcript:
         words, timed, evidence = found.transcript.words, found.transcript.timed, self.evidence
         longest = {} if evidence is None else evidence.longest
         seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
@@ -351,9 +385,11 @@ class Model:
                 believed = evidence.believed(found.measures)
                 kept = [n for n in kept if believed[n]]
             timed = evidence.made_true(timed, found.measures)
-        return replace(
+        said = replace(
             found.transcript, words=tuple(words[n] for n in kept), timed=tuple(timed[n] for n in kept if timed)
         )
+        strings = keeping(found.transcript.alternatives.strings, [n in kept for n in range(len(words))])
+        return _with_alternatives(said, strings, asked.strings)
 
     def recognise_many(
         self,
@@ -364,6 +400,7 @@ class Model:
         times: bool = True,
         exact: bool = False,
         narrow: Container[str] = (),
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
 
@@ -374,13 +411,19 @@ class Model:
             times: give words times and confidences, which takes as long as the search again.
             exact: see `statistics`.
             narrow: names of recordings that lack what the model hears: evidence that words were said is none there.
+            asked: alternatives, and words to favour.
 
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
         heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
         yield from self.recognise_features(
-            heard, workers, progress, times=times, believing=lambda name: "lasting" if name in narrow else "said"
+            heard,
+            workers,
+            progress,
+            times=times,
+            believing=lambda name: "lasting" if name in narrow else "said",
+            asked=asked,
         )
 
     def recognise_features(
@@ -391,6 +434,7 @@ class Model:
         *,
         times: bool = True,
         believing: Callable[[str], Believing] = _said,
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
         known."""
@@ -399,14 +443,15 @@ class Model:
             for name, features, known in recordings:
                 transcripts = []
                 for one in features:
-                    transcripts.append(self.of_features(one, known, times=times, believing=believing(name)))
+                    found = self.of_features(one, known, times=times, believing=believing(name), asked=asked)
+                    transcripts.append(found)
                     progress.advance()
                 yield name, transcripts
             return
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
         done: list[Transcript] = []
         with start_workers(workers or cores(), _begin, self.folder) as running:
-            for some in running.in_order(_work, _jobs(recordings, waiting, times, believing)):
+            for some in running.in_order(_work, _jobs(recordings, waiting, _How(times, asked), believing)):
                 done += some
                 progress.advance(len(some))
                 yield from _whole(waiting, done)
@@ -421,12 +466,12 @@ class Model:
 
 
 def load_model(folder: Path | str) -> Model:
-    """Return the packed model in a folder.
+    """Return the packed model in a folder, or the one of that name that comes with the package.
 
     Raises:
         UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
     """
-    folder = Path(folder)
+    folder = model_folder(folder)
     packed = read_packed(folder)
     try:
         hearings = tuple(Hearing.of(one, load_network(folder / one.folder)) for one in packed.networks)
@@ -463,7 +508,21 @@ def _acts(character: str) -> bool:
     return unicodedata.category(character) == "Cc" or unicodedata.bidirectional(character) in _TURNS
 
 
-_Job = tuple[list[PieceFeatures], Statistics, bool, Believing]  # whether with times, and what is believed
+@dataclass(frozen=True)
+class _How:
+    times: bool
+    asked: Wishes
+
+
+_Job = tuple[list[PieceFeatures], Statistics, _How, Believing]
+
+
+def _with_alternatives(found: Transcript, strings: Sequence[StringAlternative], most: int) -> Transcript:
+    """Return the words with so many strings, and words in the place of each; without any, if none were asked for."""
+    if not most:
+        return found
+    sure = [word.confidence for word in found.timed] or [None] * len(found.words)
+    return replace(found, alternatives=Alternatives(tuple(strings[:most]), in_place(strings, sure, most)))
 
 
 _HERE: dict[str, Model] = {}  # of a worker process
@@ -474,8 +533,11 @@ def _begin(folder: Path) -> None:
 
 
 def _work(job: _Job) -> list[Transcript]:
-    features, known, times, believing = job
-    return [_HERE["model"].of_features(one, known, times=times, believing=believing) for one in features]
+    features, known, how, believing = job
+    return [
+        _HERE["model"].of_features(one, known, times=how.times, believing=believing, asked=how.asked)
+        for one in features
+    ]
 
 
 def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[tuple[str, list[Transcript]]]:
@@ -489,7 +551,7 @@ def _whole(waiting: deque[tuple[str, int]], done: list[Transcript]) -> Iterator[
 def _jobs(
     recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
     waiting: deque[tuple[str, int]],
-    times: bool,
+    how: _How,
     believing: Callable[[str], Believing],
 ) -> Iterator[_Job]:
     """Yield the pieces of all recordings, some at once; names of recordings and their numbers of pieces go to
@@ -500,10 +562,10 @@ def _jobs(
         for one in features:
             job.append(one)
             if sum(map(len, job)) >= _JOB_FRAMES:
-                yield job, known, times, believing(name)
+                yield job, known, how, believing(name)
                 job = []
         if job:
-            yield job, known, times, believing(name)
+            yield job, known, how, believing(name)
 
 
 def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:

@@ -14,7 +14,7 @@ from typing import Any
 
 from roundelay import __version__
 from roundelay.core.checksums import file_checksum, read_checked, write_checked
-from roundelay.core.configure import plain
+from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay_speech.decode.parallel import Search
@@ -61,7 +61,7 @@ class UnfinishedDecoding:
     def known(self, blank_cost: float) -> dict[Search, Tried]:
         """Return the settings that were tried with a cost of a blank, in their order."""
         return {
-            Search(**row["search"]): Tried(ErrorCounts(**row["errors"]), row["real_time_factor"])
+            build(Search, row["search"]): Tried(ErrorCounts(**row["errors"]), row["real_time_factor"])
             for row in self.tried
             if row["blank_cost"] == blank_cost
         }

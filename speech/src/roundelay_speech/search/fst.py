@@ -284,10 +284,11 @@ def _spread(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return mixed
 
 
-def add_output_cost(fst: Arcs, cost: float) -> Arcs:
-    """Add `cost` to every arc with an output label."""
+def add_output_cost(fst: Arcs, cost: float, labels: npt.NDArray[np.integer[Any]] | None = None) -> Arcs:
+    """Add `cost` to every arc with an output label, or with one of these `labels`."""
     arcs = fst.arcs.copy()
-    arcs["weight"] += np.float32(cost) * (arcs["olabel"] > 0)
+    output = arcs["olabel"]
+    arcs["weight"] += np.float32(cost) * (output > 0 if labels is None else np.isin(output, labels))
     return replace(fst, arcs=arcs)
 
 

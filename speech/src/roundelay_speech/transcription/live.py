@@ -11,7 +11,7 @@ Legend: N samples, T frames.
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, final
 
 import numpy as np
@@ -29,6 +29,7 @@ from roundelay_speech.audio.activity import (
 from roundelay_speech.audio.sound import Sound
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.packed.growing import GrowingScores, whole_only
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import Model
@@ -149,12 +150,19 @@ class Live:
         cutting: options; `pause` ends an utterance.
         latencies: where to note them.
         so_far: find words that are not final as well.
+        asked: words to favour; and alternatives, of final words.
     """
 
     def __init__(
-        self, model: Model, cutting: Cutting = USUAL, latencies: Latencies | None = None, *, so_far: bool = True
+        self,
+        model: Model,
+        cutting: Cutting = USUAL,
+        latencies: Latencies | None = None,
+        *,
+        so_far: bool = True,
+        asked: Wishes = WORDS_ALONE,
     ) -> None:
-        self._latencies, self._so_far = latencies or Latencies(), so_far
+        self._latencies, self._so_far, self._asked = latencies or Latencies(), so_far, asked
         self._model, self._cutting, self._rate = model, cutting, model.sample_rate
         self._activity = Activity(self._rate, cutting.detector)
         self._held: Samples = np.zeros(0, np.float32)
@@ -162,7 +170,7 @@ class Live:
         self._start: int | None = None  # frame in which the utterance begins
         self._waiting: Samples = np.zeros(0, np.float32)  # less than a step
         self._past: deque[PieceFeatures] = deque()
-        self._growing = _Growing(model)
+        self._growing = _Growing(model, asked)
 
     def push(self, samples: Samples) -> Iterator[Update]:
         """Yield updates with these samples (N,), step by step: they do not depend on how the samples are cut."""
@@ -247,11 +255,11 @@ class Live:
         self._past.append(features)
         while sum(map(len, self._past)) > _REMEMBERED and len(self._past) > 1:
             self._past.popleft()
-        found = self._model.of_features(features, self._model.statistics(list(self._past)))
+        found = self._model.of_features(features, self._model.statistics(list(self._past)), asked=self._asked)
         self._latencies.unsure += without_confidences(found.timed)
         self._latencies.computing_final.append(wall_clock() - begun)
         start, until = self._start / FRAMES_PER_SECOND, end / FRAMES_PER_SECOND
-        segment = placed(found.words, found.timed, start, until)
+        segment = placed(found.words, found.timed, start, until, found.alternatives)
         self._start = None
         self._forget(end)
         update = Update(self._now / FRAMES_PER_SECOND, spoken / FRAMES_PER_SECOND, segment, final=True)
@@ -283,17 +291,19 @@ def updates(
     cutting: Cutting = USUAL,
     channel: int = 0,
     latencies: Latencies | None = None,
+    asked: Wishes = WORDS_ALONE,
 ) -> Iterator[Update]:
     """Yield updates from a sound that is open, block by block.
 
     Args:
         channel: from 1; 0 for the mean of all.
         latencies: where to note them.
+        asked: as for `Live`.
 
     Raises:
         Unusable: the sound is damaged, or has no such channel.
     """
-    yield from heard_in(Live(model, cutting, latencies), sound, channel)
+    yield from heard_in(Live(model, cutting, latencies, asked=asked), sound, channel)
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
@@ -322,9 +332,11 @@ class _Growing:
     Normalisation is what is known when its search begins; when there is twice as much, the search begins anew.
     """
 
-    def __init__(self, model: Model) -> None:
-        self._model, self._options = model, model.packed.search.search(False)
-        self._graph = model.graph.with_word_cost(self._options.word_cost or 0.0)
+    def __init__(self, model: Model, asked: Wishes) -> None:
+        self._model, self._asked = model, replace(asked, strings=0)
+        self._options = model.packed.search.search(False)
+        graph = model.graph.with_word_cost(self._options.word_cost or 0.0)
+        self._graph = graph.favouring(asked.favoured, asked.bonus)
         self._as_it_comes = not _whole_only(model)
         self.begin()
 
@@ -342,7 +354,7 @@ class _Growing:
             features = self._model.features(samples)
             known, self._known_frames = self._model.statistics([*past, features]), frames
             if not self._as_it_comes:
-                self._found = list(self._model.of_features(features, known, times=False).words)
+                self._found = list(self._model.of_features(features, known, times=False, asked=self._asked).words)
             else:
                 self._scores, self._done = GrowingScores(self._model, known), 0
                 self._search = GrowingSearch(self._graph.fst, self._options.beam, self._options.max_active)

@@ -7,6 +7,7 @@ from typing import final
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay_speech.data.problems import counted
+from roundelay_speech.decode.wishes import Wishes
 from roundelay_speech.transcription.formats import ALONE, FORMATS, TIMED
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.kept import TranscriptFolder
@@ -133,4 +134,11 @@ def options_of(options: Options, name: str) -> dict[str, object]:
         "pause": cutting.pause,
         "detector": cutting.detector,
         "times": name in TIMED,
+        **_asked(options.asked),
     }
+
+
+def _asked(asked: Wishes) -> dict[str, object]:
+    """Return what was asked for; nothing, if nothing was, so that folders of earlier versions go on."""
+    told: dict[str, object] = {"nbest": asked.strings} if asked.strings else {}
+    return {**told, "favour": list(asked.favoured), "bonus": asked.bonus} if asked.favoured else told

@@ -21,6 +21,8 @@ from roundelay_speech.audio.reading import AudioError, audio_shape
 from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.data.problems import Unusable, counted
+from roundelay_speech.decode.alternatives import Alternatives
+from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.scoring.formats.ctm import TimedWord
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.stretches import STRETCH_SECONDS, CutPiece, Stretches
@@ -38,6 +40,8 @@ class SaidWords(Protocol):
     def words(self) -> Sequence[str]: ...
     @property
     def timed(self) -> Sequence[TimedWord]: ...
+    @property
+    def alternatives(self) -> Alternatives: ...
 
 
 class Recogniser(Protocol):
@@ -48,6 +52,10 @@ class Recogniser(Protocol):
         """Rate of the samples it takes, Hz."""
         ...
 
+    def in_vocabulary(self, words: Iterable[str]) -> tuple[list[str], list[str]]:
+        """Return the words that it can recognise, as it spells them, and the others."""
+        ...
+
     def recognise_many(
         self,
         recordings: Iterable[tuple[str, Sequence[Samples]]],
@@ -55,6 +63,7 @@ class Recogniser(Protocol):
         *,
         times: bool = True,
         narrow: Container[str] = (),
+        asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
         """Yield the words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
         recorded at a lower rate, grows meanwhile."""
@@ -72,6 +81,7 @@ class Options:
         workers: processes; 0 for as many as there are cores, 1 for none but this one.
         most_seconds: a longer recording is refused.
         times: words get times and confidences, which takes as long as the search again.
+        asked: alternatives, and words to favour; `Model.in_vocabulary` finds them.
     """
 
     cutting: Cutting = Cutting()
@@ -80,6 +90,7 @@ class Options:
     workers: int = 1
     most_seconds: float = math.inf
     times: bool = True
+    asked: Wishes = WORDS_ALONE
 
 
 @final
@@ -190,7 +201,9 @@ class Transcriber:
         try:
             narrow: set[str] = set()
             units, how = self._units(recordings, sent, narrow), self._options
-            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times, narrow=narrow):
+            for _, found in self._model.recognise_many(
+                units, workers=how.workers, times=how.times, narrow=narrow, asked=how.asked
+            ):
                 before = self.seconds
                 for part, said in zip(sent.popleft(), found, strict=True):
                     self._add(part, said)
@@ -204,7 +217,8 @@ class Transcriber:
 
     def _add(self, part: _Part, said: SaidWords) -> None:
         seconds = len(part.piece.samples) / self._model.sample_rate
-        segment = placed(said.words, said.timed, part.piece.start, part.piece.start + seconds)
+        start = part.piece.start
+        segment = placed(said.words, said.timed, start, start + seconds, said.alternatives)
         part.of.segments[part.channel].append(segment)
         if without_confidences(said.timed):
             part.of.unsure += seconds

@@ -8,6 +8,7 @@ from typing import final
 
 import numpy as np
 
+from roundelay_speech.decode.alternatives import NO_ALTERNATIVES, Alternatives
 from roundelay_speech.scoring.formats.ctm import TimedWord
 
 UNSURE = "fit too many word strings to tell how sure the words are: they have no confidence"
@@ -21,11 +22,16 @@ def without_confidences(timed: Sequence[TimedWord]) -> bool:
 @final
 @dataclass(frozen=True)
 class Segment:
-    """Words between two cuts; all times are in seconds from the beginning of the recording."""
+    """Words between two cuts; all times are in seconds from the beginning of the recording.
+
+    Attributes:
+        alternatives: other words, where they were asked for.
+    """
 
     start: float
     end: float
     words: tuple[TimedWord, ...]
+    alternatives: Alternatives = NO_ALTERNATIVES
 
     @property
     def text(self) -> str:
@@ -63,11 +69,18 @@ class ChannelTranscript:
         return " ".join(word.word for word in self.words)
 
 
-def placed(words: Sequence[str], timed: Sequence[TimedWord], start: float, end: float) -> Segment:
+def placed(
+    words: Sequence[str],
+    timed: Sequence[TimedWord],
+    start: float,
+    end: float,
+    alternatives: Alternatives = NO_ALTERNATIVES,
+) -> Segment:
     """Return a segment of words whose times, if they have any, count from its beginning; words without times share it
     evenly, and have no confidence."""
     if len(timed) == len(words):
-        return Segment(start, end, tuple(dataclasses.replace(word, start=start + word.start) for word in timed))
+        moved = tuple(dataclasses.replace(word, start=start + word.start) for word in timed)
+        return Segment(start, end, moved, alternatives)
     edges = np.linspace(start, end, len(words) + 1).tolist()
     shares = [TimedWord(word, a, b - a) for word, (a, b) in zip(words, pairwise(edges), strict=True)]
-    return Segment(start, end, tuple(shares))
+    return Segment(start, end, tuple(shares), alternatives)

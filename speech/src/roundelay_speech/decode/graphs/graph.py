@@ -8,7 +8,7 @@ Costs of words are put on last: a finished graph can be given others without bei
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,20 @@ class Graph:
             return self
         fst = from_arrays(add_output_cost(to_arrays(self.fst), change))
         return replace(self, fst=fst, info={**self.info, "word_cost": cost})
+
+    def favouring(self, words: Collection[str], bonus: float) -> "Graph":
+        """Return the same graph with these words at a cost that is less by `bonus` nats; this one without any.
+
+        Raises:
+            UserError: the graph lacks one of them (names it).
+        """
+        if not words or not bonus:
+            return self
+        ids = {word: number for number, word in enumerate(self.words)}
+        if unknown := [word for word in words if word not in ids]:
+            raise UserError(f"{unknown[0]!r} cannot be favoured: it is not among the words of the decoding graph.")
+        labels = np.array([ids[word] for word in words])
+        return replace(self, fst=from_arrays(add_output_cost(to_arrays(self.fst), -bonus, labels)))
 
 
 def lexicon_and_grammar(

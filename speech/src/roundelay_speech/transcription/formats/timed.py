@@ -39,13 +39,26 @@ def update_line(segment: Segment, at: float, *, final: bool) -> str:
 
 def as_segment(number: int, segment: Segment) -> dict[str, Any]:
     """Return a segment in JSON."""
-    return {
+    told = {
         "id": number,
         "start": round(segment.start, _DECIMALS),
         "end": round(segment.end, _DECIMALS),
         "text": segment.text,
-        "words": [timed_word(word) for word in segment.words],
+        "words": timed_words(segment),
     }
+    if strings := segment.alternatives.strings:
+        told["alternatives"] = [
+            {"text": one.text, "cost": round(one.cost, 4), "posterior": round(one.posterior, 6)} for one in strings
+        ]
+    return told
+
+
+def timed_words(segment: Segment) -> list[dict[str, Any]]:
+    """Return the words of a segment in JSON, each with its alternatives where they are known."""
+    words = [timed_word(word) for word in segment.words]
+    for word, others in zip(words, segment.alternatives.of_words, strict=bool(segment.alternatives.of_words)):
+        word["alternatives"] = [{"word": one.word, "confidence": round(one.confidence, 4)} for one in others]
+    return words
 
 
 def timed_word(word: TimedWord) -> dict[str, Any]:

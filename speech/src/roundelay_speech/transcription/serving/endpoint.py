@@ -1,8 +1,9 @@
 """The page, and the endpoint that clients of speech services speak to: `POST /v1/audio/transcriptions`.
 
 The form has `file` and, if wanted, `response_format`: json, text, srt, vtt or verbose_json; or `stream`, and words come
-as they are found (events). Its other fields (`model`, `language`, `prompt`, `temperature`, ...) are taken and have no
-effect: there is one model, and it knows one language. Somebody who speaks comes by a WebSocket (speaking).
+as they are found (events). Alternatives, words to favour and the end of an utterance are fields too (wanted), here and
+in the address of a WebSocket, by which somebody who speaks comes (speaking). Other fields (`model`, `language`,
+`temperature`, ...) are taken and have no effect: there is one model, and it knows one language.
 
 The server itself reads no form and no sound: bodies go into files without names, and on to processes (recognisers).
 """
@@ -11,7 +12,7 @@ import asyncio
 import json
 import tempfile
 import traceback
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,6 +34,7 @@ from roundelay_speech.transcription.serving.limits import USUAL_LIMITS, Limits, 
 from roundelay_speech.transcription.serving.recognisers import Died, Recognisers, Recognition
 from roundelay_speech.transcription.serving.replies import EVENT_STREAM, Reply, as_json, event, refusal
 from roundelay_speech.transcription.serving.speaking import SAMPLE_BYTES, is_end
+from roundelay_speech.transcription.serving.wanted import FIELDS, wanted
 
 ENDPOINT, LIVE, MODELS = "/v1/audio/transcriptions", "/v1/audio/transcriptions/live", "/v1/models"
 ABOUT_MODEL = "/about"
@@ -266,18 +268,22 @@ class Endpoint:
             ):
                 why = f"rate {asked[:40]!r}: give that of the samples in Hz, 16000 for one."
                 raise Refused(HTTPStatus.BAD_REQUEST, why)
+            fields = {name: socket.query_params[name] for name in FIELDS if name in socket.query_params}
+            wanted(fields)
             with self._place("speakers", self.limits.speakers, "Too many people are speaking. Try again later."):
                 await socket.accept()
-                await self._heard(socket, int(asked))
+                await self._heard(socket, {"rate": int(asked), "fields": fields})
         except Refused as refused:
             await socket.send_denial_response(_response(refusal(refused)))
 
-    async def _heard(self, socket: WebSocket, rate: int) -> None:
+    async def _heard(self, socket: WebSocket, asked: Mapping[str, Any]) -> None:
         code, why = NORMAL, ""
         try:
-            async with self._recognisers.recognition({"rate": rate}) as recognition:
+            async with self._recognisers.recognition(asked) as recognition:
                 await _first(
-                    self._texts(recognition, socket), self._samples(socket, rate, recognition), self._cut.wait()
+                    self._texts(recognition, socket),
+                    self._samples(socket, asked["rate"], recognition),
+                    self._cut.wait(),
                 )
             if self._ended.is_set():
                 code, why = GOING_AWAY, "The server is ending."

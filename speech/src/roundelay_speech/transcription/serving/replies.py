@@ -8,8 +8,9 @@ from typing import Any, final
 
 from roundelay.core.files import json_line, json_text
 from roundelay_speech.transcription.formats import FORMATS
-from roundelay_speech.transcription.formats.timed import as_segment, timed_word
+from roundelay_speech.transcription.formats.timed import as_segment, timed_words
 from roundelay_speech.transcription.serving.limits import Refused
+from roundelay_speech.transcription.serving.wanted import named
 from roundelay_speech.transcription.transcript import ChannelTranscript, Segment
 
 EVENT_STREAM = "text/event-stream"
@@ -43,7 +44,11 @@ def event(told: Mapping[str, Any]) -> bytes:
     return f"event: {told['type']}\ndata: {json_line(told)}\n\n".encode()
 
 
-def _verbose(transcript: ChannelTranscript) -> Reply:
+def _plain(transcript: ChannelTranscript, unknown: list[str]) -> Reply:
+    return as_json(HTTPStatus.OK, {"text": transcript.text, **named(unknown)})
+
+
+def _verbose(transcript: ChannelTranscript, unknown: list[str]) -> Reply:
     """Return words and segments with times; of what others say of a segment, the mean logarithm of the words'
     confidences, null where they have none."""
     return as_json(
@@ -54,7 +59,8 @@ def _verbose(transcript: ChannelTranscript) -> Reply:
             "duration": round(transcript.seconds, 3),
             "text": transcript.text,
             "segments": [_segment(number, segment) for number, segment in enumerate(transcript.segments)],
-            "words": [timed_word(word) for word in transcript.words],
+            "words": [word for segment in transcript.segments for word in timed_words(segment)],
+            **named(unknown),
         },
     )
 
@@ -73,15 +79,15 @@ def _segment(number: int, segment: Segment) -> dict[str, Any]:
     }
 
 
-def _text(name: str, kind: str) -> Callable[[ChannelTranscript], Reply]:
-    return lambda transcript: Reply(HTTPStatus.OK, f"{kind}; charset=utf-8", FORMATS[name](transcript).encode())
+def _text(name: str, kind: str) -> Callable[[ChannelTranscript, list[str]], Reply]:
+    return lambda transcript, _: Reply(HTTPStatus.OK, f"{kind}; charset=utf-8", FORMATS[name](transcript).encode())
 
 
-REPLIES: Mapping[str, Callable[[ChannelTranscript], Reply]] = {
-    "json": lambda transcript: as_json(HTTPStatus.OK, {"text": transcript.text}),
+REPLIES: Mapping[str, Callable[[ChannelTranscript, list[str]], Reply]] = {
+    "json": _plain,
     "text": _text("txt", "text/plain"),
     "srt": _text("srt", "text/plain"),
     "vtt": _text("vtt", "text/vtt"),
     "verbose_json": _verbose,
 }
-"""Formats of a reply by name."""
+"""Formats of a reply by name: of a transcript, and words to favour that are not in the vocabulary."""

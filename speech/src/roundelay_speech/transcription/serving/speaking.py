@@ -15,6 +15,7 @@ from roundelay.core.files import json_line
 from roundelay.core.parsing import parse_json
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.transcription.formats.timed import as_segment
+from roundelay_speech.transcription.serving.wanted import named
 
 if TYPE_CHECKING:  # they load torch, which the server does without
     from roundelay_speech.transcription.live import Listening, Update
@@ -32,11 +33,13 @@ class Speaker:
         listening: the recogniser, of nobody else.
         rate: of the samples that come, Hz.
         tell: sends a text.
+        unknown: words that cannot be favoured.
     """
 
     listening: "Listening"
     rate: int
     tell: Callable[[str], None]
+    unknown: list[str] = field(default_factory=list)
     _said: list[str] = field(default_factory=list)
 
     def listen(self, messages: Iterable[bytes]) -> None:
@@ -48,8 +51,8 @@ class Speaker:
             self._hear(self.listening.push(resampler.push(samples)))
         self._hear(self.listening.push(resampler.finish()))
         self._hear(self.listening.finish())
-        seconds = round(taken / self.rate, 3)
-        self._tell({"type": "transcript.text.done", "text": " ".join(filter(None, self._said)), "duration": seconds})
+        text, seconds = " ".join(filter(None, self._said)), round(taken / self.rate, 3)
+        self._tell({"type": "transcript.text.done", "text": text, "duration": seconds, **named(self.unknown)})
 
     def _hear(self, updates: "Iterable[Update]") -> None:
         for update in updates:

@@ -27,10 +27,12 @@ from starlette.formparsers import MultiPartParser
 
 from roundelay.core.files import json_line
 from roundelay.core.streams import stream
+from roundelay_speech.audio.activity import Cutting
 from roundelay_speech.audio.reading import AudioError, Samples
 from roundelay_speech.audio.sound import Sound, open_sound
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.data.problems import Unusable
+from roundelay_speech.decode.wishes import Wishes
 from roundelay_speech.packed.model import load_model
 from roundelay_speech.transcription.inputs import Recording
 from roundelay_speech.transcription.live import Listening, Live, heard_in
@@ -38,11 +40,13 @@ from roundelay_speech.transcription.serving.forking import END, PIECE, REPLY_HEA
 from roundelay_speech.transcription.serving.limits import Refused
 from roundelay_speech.transcription.serving.replies import EVENT_STREAM, REPLIES, Reply, event, refusal
 from roundelay_speech.transcription.serving.speaking import Speaker
+from roundelay_speech.transcription.serving.wanted import named, wanted
 from roundelay_speech.transcription.transcribing import Options, Recogniser, Transcriber
 from roundelay_speech.transcription.transcript import ChannelTranscript
 
 MOST_FIELDS, _MOST_OF_A_FIELD = 32, 1 << 16
 _READ_AT_ONCE = 1 << 18
+_VERBOSE = "response_format=verbose_json"
 _AS_IT_IS = ("", "7bit", "8bit", "binary", "identity")
 MOST_WORDS = 1000
 """Words of a model that the page may show."""
@@ -56,14 +60,14 @@ class Recognising:
 
     Attributes:
         options: of transcribing; one channel, in this process.
-        listen: makes a recogniser of what somebody says, with words so far or, given False, without.
+        listen: makes a recogniser of what somebody says: with words so far or, given False, without.
         words: that it knows.
         caveats: sentences on what it cannot do, for people.
     """
 
     model: Recogniser
     options: Options
-    listen: Callable[[bool], Listening]
+    listen: Callable[[bool, Cutting, Wishes], Listening]
     words: Sequence[str] = ()
     caveats: Sequence[str] = ()
 
@@ -78,9 +82,12 @@ class Recognising:
         }
 
     def work(self, asked: Mapping[str, Any], link: Connection, file: int | None) -> None:
-        """Answer a form (`kind`, its Content-Type; its body is the file), or hear somebody (`rate`)."""
+        """Answer a form (`kind`, its Content-Type; its body is the file), or hear somebody (`rate`; `fields`, what else
+        is wanted)."""
         if file is None:
-            speaker = Speaker(self.listen(True), asked["rate"], lambda text: link.send_bytes(TEXT + text.encode()))
+            how, unknown = self._options(asked["fields"])
+            listening = self.listen(True, how.cutting, how.asked)
+            speaker = Speaker(listening, asked["rate"], lambda text: link.send_bytes(TEXT + text.encode()), unknown)
             speaker.listen(iter(link.recv_bytes, b""))
         else:
             with os.fdopen(file, "rb") as body:
@@ -91,31 +98,50 @@ class Recognising:
     def _reply(self, kind: str, body: BinaryIO) -> Iterator[bytes]:
         try:
             recording, fields = read_form(kind, body)
-            yield from self._streamed(recording) if _is_true(fields.get("stream")) else self._whole(recording, fields)
+            how, unknown = self._options(fields)
+            if _is_true(fields.get("stream")):
+                yield from self._streamed(recording, how, unknown)
+            else:
+                yield from self._whole(recording, fields, how, unknown)
         except Refused as refused:
             yield from _pieces(refusal(refused))
 
-    def _whole(self, recording: BinaryIO, fields: Mapping[str, str]) -> Iterator[bytes]:
-        wanted = fields.get("response_format", "json").strip()
-        if wanted not in REPLIES:
-            raise Refused(HTTPStatus.BAD_REQUEST, f"response_format {wanted[:40]!r}: there are {', '.join(REPLIES)}.")
-        yield from _pieces(REPLIES[wanted](self.transcript(recording)))
+    def _options(self, fields: Mapping[str, str]) -> tuple[Options, list[str]]:
+        """Return options of what is wanted, and words to favour that are not in the vocabulary."""
+        told = wanted(fields)
+        known, unknown = self.model.in_vocabulary(told.favoured)
+        usual, asked = self.options.cutting, Wishes(told.strings, tuple(known), told.bonus)
+        cutting = replace(usual, pause=told.pause or usual.pause, longest=told.longest or usual.longest)
+        return replace(self.options, cutting=cutting, asked=asked), unknown
 
-    def transcript(self, recording: BinaryIO) -> ChannelTranscript:
+    def _whole(
+        self, recording: BinaryIO, fields: Mapping[str, str], how: Options, unknown: list[str]
+    ) -> Iterator[bytes]:
+        form = fields.get("response_format", "json").strip()
+        if form not in REPLIES:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"response_format {form[:40]!r}: there are {', '.join(REPLIES)}.")
+        if how.asked.strings and form != "verbose_json":
+            raise Refused(HTTPStatus.BAD_REQUEST, f"nbest: {form} has no place for it; give {_VERBOSE}.")
+        yield from _pieces(REPLIES[form](self.transcript(recording, how), unknown))
+
+    def transcript(self, recording: BinaryIO, how: Options) -> ChannelTranscript:
         """Return the words of a recording.
 
         Raises:
             Refused: it cannot be used.
         """
-        options = replace(self.options, channel=0, workers=1)
-        named = Recording("recording", _path(recording), "The recording")
-        (found,) = Transcriber(self.model, options).run([named])
+        options = replace(how, channel=0, workers=1)
+        taken = Recording("recording", _path(recording), "The recording")
+        (found,) = Transcriber(self.model, options).run([taken])
         if found.problem:
             raise Refused(HTTPStatus.BAD_REQUEST, found.problem)
         return found.transcripts[0]
 
-    def _streamed(self, recording: BinaryIO) -> Iterator[bytes]:
-        events = events_of(_path(recording), self.listen(False), self.options.most_seconds)
+    def _streamed(self, recording: BinaryIO, how: Options, unknown: list[str]) -> Iterator[bytes]:
+        if how.asked.strings:
+            raise Refused(HTTPStatus.BAD_REQUEST, f"nbest: a stream has no place for it; give {_VERBOSE} without.")
+        listening = self.listen(False, how.cutting, how.asked)
+        events = events_of(_path(recording), listening, how.most_seconds, unknown)
         first = next(events)  # until it is there, the recording may be refused
         yield _head(HTTPStatus.OK, EVENT_STREAM)
         yield PIECE + first
@@ -151,26 +177,30 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
     model = load_model(folder)
     words = [word for word in model.lexicon.words if not word.startswith("<")]
     options = Options(most_seconds=most_seconds)
-    found = Recognising(model, options, lambda so_far: Live(model, so_far=so_far), words, model.caveats)
+
+    def listen(so_far: bool, cutting: Cutting, asked: Wishes) -> Live:
+        return Live(model, cutting, so_far=so_far, asked=asked)
+
+    found = Recognising(model, options, listen, words, model.caveats)
     # Half a second of noise, in which some models find words: what is made at first use, no fork has to make.
     with tempfile.TemporaryFile() as file:
         noise = stream(0, "first use").normal(0, 0.1, model.sample_rate // 2)
         soundfile.write(file, noise, model.sample_rate, format="WAV", subtype="PCM_16")
         file.flush()
-        found.transcript(file)
+        found.transcript(file, options)
     return found
 
 
-def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator[bytes]:
-    """Yield events of the recording in a file.
+def events_of(path: Path, listening: Listening, most_seconds: float, unknown: list[str]) -> Iterator[bytes]:
+    """Yield events of the recording in a file; the last has its length, and words that could not be favoured.
 
     Raises:
         Refused: it cannot be used; later, this is the last event.
     """
-    text = ""
+    text, length = "", _Length()
     try:
         with open_sound(path) as sound:
-            for update in heard_in(listening, _at_most(sound, most_seconds)):
+            for update in heard_in(listening, _at_most(sound, most_seconds, length)):
                 if update.final and update.segment.words:
                     delta = f"{' ' if text else ''}{update.segment.text}"
                     text += delta
@@ -181,16 +211,23 @@ def events_of(path: Path, listening: Listening, most_seconds: float) -> Iterator
             raise Refused(HTTPStatus.BAD_REQUEST, why) from None
         yield event({"type": "error", "error": {"message": why}})
         return
-    yield event({"type": "transcript.text.done", "text": text})
+    done = {"type": "transcript.text.done", "text": text, "duration": round(length.seconds, 3)}
+    yield event({**done, **named(unknown)})
 
 
-def _at_most(sound: Sound, seconds: float) -> Sound:
+@dataclass
+class _Length:
+    seconds: float = 0.0
+
+
+def _at_most(sound: Sound, seconds: float, length: _Length) -> Sound:
     def blocks() -> Iterator[Samples]:
         taken = 0
         for block in sound.blocks:
             taken += len(block)
             if max(taken, sound.samples or 0) > seconds * sound.rate:
                 raise Unusable(f"lasts longer than {seconds:g} s, the most that is transcribed")
+            length.seconds = taken / sound.rate
             yield block
 
     return replace(sound, blocks=blocks())

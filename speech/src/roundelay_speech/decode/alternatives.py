@@ -1,0 +1,137 @@
+"""Other words that a search holds possible: strings for a whole piece, and words in the place of each of its words.
+
+Strings come from the lattice, each with the cost of its best path and its posterior among all that were listed, P_k =
+exp(-c_k) / sum_j exp(-c_j) of costs c. A word stands in the place of another if an alignment of fewest errors pairs
+them; its posterior is the sum of P_k over the strings that have it there.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+import numpy as np
+
+from roundelay_speech.decode.lattice import WordString
+from roundelay_speech.decode.search import Hypothesis
+from roundelay_speech.scoring.score import align_words
+
+
+@final
+@dataclass(frozen=True)
+class StringAlternative:
+    """A word string of a piece.
+
+    Attributes:
+        cost: of its best path, graph and scaled acoustics together, in nats; the least is the best.
+        posterior: among all strings that were listed.
+    """
+
+    words: tuple[str, ...]
+    cost: float
+    posterior: float
+
+    @property
+    def text(self) -> str:
+        """The words with single blanks between them."""
+        return " ".join(self.words)
+
+
+@final
+@dataclass(frozen=True)
+class WordAlternative:
+    """A word in the place of another; the empty word: none is there."""
+
+    word: str
+    confidence: float
+
+
+@final
+@dataclass(frozen=True)
+class Alternatives:
+    """Other words of a piece.
+
+    Attributes:
+        strings: all different, the best first: it is the words of the piece.
+        of_words: for each word of the piece others in its place, the likeliest first.
+    """
+
+    strings: tuple[StringAlternative, ...] = ()
+    of_words: tuple[tuple[WordAlternative, ...], ...] = ()
+
+
+NO_ALTERNATIVES = Alternatives()
+
+
+def ranked(best: Sequence[WordString], found: Hypothesis) -> tuple[StringAlternative, ...]:
+    """Return strings of a lattice with their posteriors, those of the search first.
+
+    The search and the lattice round a path's cost differently, and words that sound alike may cost the same: no string
+    is given less than the words that the search found. Where the lattice has not these, it is of another beginning of
+    a sentence, and they are alone.
+    """
+    if not np.isfinite(found.cost):
+        return ()
+    own = [string for string in best if string.words == found.words] or [WordString(found.words, found.cost)]
+    others = [string for string in best if string.words != found.words] if own[0] in best else []
+    least = own[0].cost
+    strings = [own[0], *sorted(others, key=lambda string: string.cost)]
+    costs = np.maximum([string.cost for string in strings], least)
+    share = np.exp(least - costs)
+    share /= share.sum()
+    return tuple(
+        StringAlternative(string.words, cost, posterior)
+        for string, cost, posterior in zip(strings, costs.tolist(), share.tolist(), strict=True)
+    )
+
+
+def keeping(strings: Sequence[StringAlternative], kept: Sequence[bool]) -> tuple[StringAlternative, ...]:
+    """Return strings without words of the first that were not said, and without what others have in their place.
+
+    A word that the first string lacks falls with the word before it, or at the beginning with the first. Strings that
+    become the same are one, at the least of their costs and the sum of their posteriors.
+    """
+    if not strings or all(kept):
+        return tuple(strings)
+    found: dict[tuple[str, ...], StringAlternative] = {}
+    for string in strings:
+        words, stays, places = [], kept[0], iter(kept)
+        for ours, theirs in align_words(strings[0].words, string.words):
+            stays = stays if ours is None else next(places)
+            if stays and theirs is not None:
+                words.append(theirs)
+        known = found.setdefault(tuple(words), replace(string, words=tuple(words), posterior=0.0))
+        found[known.words] = replace(known, posterior=known.posterior + string.posterior)
+    return tuple(found.values())
+
+
+def in_place(
+    strings: Sequence[StringAlternative], confidences: Sequence[float | None], most: int
+) -> tuple[tuple[WordAlternative, ...], ...]:
+    """Return other words in the place of each word of the first string.
+
+    Args:
+        confidences: of these words. What they leave, the others share in proportion to their posteriors, so that all
+            together are 1 at most; None where a word has none, and the others have their posteriors.
+        most: words for each place.
+    """
+    if not strings:
+        return ()
+    places: list[defaultdict[str, float]] = [defaultdict(float) for _ in strings[0].words]
+    for string in strings:
+        for place, theirs in zip(places, _in_the_places(strings[0].words, string.words), strict=True):
+            place[theirs] += string.posterior
+    found = []
+    for word, place, confidence in zip(strings[0].words, places, confidences, strict=True):
+        others = {other: posterior for other, posterior in place.items() if other != word}
+        left = sum(others.values())
+        scale = 1.0 if confidence is None or not left else (1.0 - confidence) / left
+        best = sorted(others, key=lambda other: (-others[other], other))[:most]
+        found.append(tuple(WordAlternative(other, min(1.0, scale * others[other])) for other in best))
+    return tuple(found)
+
+
+def _in_the_places(ours: Sequence[str], theirs: Sequence[str]) -> Iterator[str]:
+    for mine, other in align_words(ours, theirs):
+        if mine is not None:
+            yield other or ""
