@@ -61,7 +61,7 @@ def test_sessions_come_out_the_same_bit_for_bit_though_another_learner_is_slow(r
     for law in ("adpsgd sampler", "adpsgd share"):
         steps = [was[law][rank]["steps"] for rank in range(3)]
         assert sum(steps) == 48
-        assert steps[0] >= MANY
+        assert steps[0] + steps[2] >= MANY
 
 
 def test_a_script_that_is_another_is_named(recorded: str, record: Path) -> None:

@@ -73,12 +73,12 @@ def test_real_learners_have_lanes_too(name: str) -> None:
     with ProcsRuntime(cluster(name, 2, stragglers=(Straggler(1, seconds=0.005),)), threads=1) as runtime:
         outcomes = [runtime.segment(plan(12, 2, epoch=epoch)) for epoch in range(LANE_SEGMENTS + 1)]
     for outcome in outcomes[:-1]:
-        assert set(outcome.lanes) == {0, 1}
+        assert set(outcome.lanes) >= {rank for rank in range(2) if outcome.counts.steps[rank]}
         check(outcome.lanes, outcome.wall_seconds)
-        slow = sum(end - start for kind, start, end in outcome.lanes[1] if kind == ON_GRADIENT)
+        slow = sum(end - start for kind, start, end in outcome.lanes.get(1, ()) if kind == ON_GRADIENT)
         assert slow >= 0.005 * outcome.counts.steps[1]
         met = {kind for spans in outcome.lanes.values() for kind, _, _ in spans}
-        assert (ON_MEAN in met) is (name == "ssgd")
+        assert (ON_MEAN in met) is (name == "ssgd")  # an asynchronous learner may find nothing left to draw
     assert not outcomes[-1].lanes
 
 
