@@ -13,9 +13,10 @@ d_i <- d_i + sum_j T_ij q_j - q_i, and not the sum itself: changes are small, an
 That is for one matrix, so topologies are those that stay: ring, complete, graph. By fp32 it is dpsgd in its order atc
 with the same `mixing`.
 
-Source: the equation is that of the second paper and of the authors' code (`convex_code/logistic.py`, which gossips
-before it sends, as the first paper does; by fp32 that would be the order consensus). Where we differ: blocks of Q are
-runs of the row; there it is top-k, random-k, QSGD or a sign with a norm.
+Source: the authors' code (github.com/epfml/ChocoSGD); the papers' listings were not read. Where we differ: both of
+their programs (`convex_code/logistic.py`, `dl_code/pcode/optim/parallel_choco_v.py`) mix by what was known before the
+step, and then send Q of the result; by fp32 that is the order consensus. Here a step is sent before rows mix, so that
+it is in the mean. Blocks of Q are runs of the row; there it is top-k, random-k, QSGD or a sign with a norm.
 
 Sent: one coded change a learner and neighbour, every step (by int4 about P / 2 bytes). Waits: everybody for its
 neighbours, every step. Nobody goes on without one that dies: what it was known by is in the d of its neighbours.
