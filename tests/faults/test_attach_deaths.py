@@ -62,14 +62,15 @@ def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
     until(lambda: not started(tmp_path))
 
 
+@pytest.mark.parametrize("strategy", ["adpsgd", "asgd", "easgd", "rennala", "async-diloco"])
 def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And the one after that, when that is lost too: the first again, which has come back to them as any other."""
     monkeypatch.chdir(tmp_path)
     ports = [free_port() for _ in range(3)]
     peers = {"ROUNDELAY_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports)}
-    command = str(attached_lost.__file__), "adpsgd", str(tmp_path)
+    command = str(attached_lost.__file__), strategy, str(tmp_path)
     with HostsOfLearners((1, 1, 1), command, peers, port=ports[0]) as hosts:
         assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
         hosts.start(0)
@@ -84,9 +85,11 @@ def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_
     until(lambda: not started(tmp_path))
 
 
-def test_a_centre_is_lost_with_the_first_host_and_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gatherings_end_with_the_first_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The centre of a quorum is not made again."""
     monkeypatch.chdir(tmp_path)
-    with HostsOfLearners((1, 1), (str(attached_lost.__file__), "asgd", str(tmp_path))) as hosts:
+    command = str(attached_lost.__file__), "bsp,period=2,quorum=1,grace=0.1", str(tmp_path)
+    with HostsOfLearners((1, 1), command) as hosts:
         said, _ = hosts.end(0)
     found = reports(said)["lost"]
     assert found[1]["error"] == "learner 0 died: its host, which leads the others, is lost"

@@ -126,6 +126,10 @@ class RemoteRows(Protocol):
         """True for rows of other hosts."""
         ...
 
+    def moved(self, row: int) -> bool:
+        """True for the centre, if another host has it than when the last request was made, or none has."""
+        ...
+
     def ask(self, effect: Reach | Gather) -> None:
         """Make a request."""
         ...
@@ -147,6 +151,9 @@ class NoRemoteRows:
     through = True
 
     def takes(self, row: int) -> bool:
+        return False
+
+    def moved(self, row: int) -> bool:
         return False
 
     def ask(self, effect: Reach | Gather) -> None:

@@ -381,7 +381,11 @@ class Engine:
         assert self._remote is not None
         effect, self._asked = handle.pending[0], None
         version = self._remote.wait(effect.peer)
-        if version is not None and type(effect) is Exchange:
+        if version is None and self._remote.moved(effect.peer):
+            again = self._reach(effect)  # which counts it
+            assert not isinstance(again, Later)  # real rows are there at once
+            version = again
+        elif version is not None and type(effect) is Exchange:
             self._me.count_exchange(effect, version)
         handle.finish(version)
         while self._queued and self._asked is None:

@@ -46,6 +46,7 @@ class Asgd(Strategy):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         ages="centre",
+        rebuilt_from="pulled",
     )
 
     def __post_init__(self) -> None:

@@ -63,6 +63,7 @@ class AsyncDiLoCo(Strategy):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         ages="centre",
+        rebuilt_from=PULLED,
         alone_is_sgd=False,
     )
 

@@ -44,6 +44,9 @@ class Traits:
     goes_on: bool = True
     """The others can go on without one that dies. Synchronous strategies only; where the model is the centre, which
     learner 0 keeps, nobody can."""
+    rebuilt_from: str = ""
+    """Vector of learners of which a centre that is lost with its host is made again (algorithms/lost_centre.py): "row",
+    or the name of their copy of the centre; "": it cannot be."""
     paced_by_links: bool = False
     """A learner begins its next exchange when the last is through. So links between hosts say how often, and the codec
     and the fragments of a run's exchanges (`--wire`, `--fragments`) are for this strategy."""

@@ -63,6 +63,7 @@ class Easgd(_Elastic):
         model="centre",
         alone_is_sgd=False,
         rows="own",
+        rebuilt_from="row",
     )
 
     @property

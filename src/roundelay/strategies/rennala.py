@@ -47,6 +47,7 @@ class Rennala(Strategy):
         waits="nobody for the slowest; all for the centre",
         model="centre",
         ages="centre",
+        rebuilt_from="pulled",
     )
 
     def __post_init__(self) -> None:

@@ -24,8 +24,8 @@ SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 
 @dataclass(frozen=True)
 class BetweenHosts(View):
-    """The process publishes `conducted`, `over`, `leads` and `answered`, and writes `drawn`; a learner writes its own
-    items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`."""
+    """The process publishes `conducted`, `over`, `leads` and `answered`, and writes `drawn` and `made_again`; a learner
+    writes its own items of `key`, `pieces` and `keep`, then publishes `asked`, and of `process`."""
 
     PUBLISHED = ("conducted", "over", "leads", "asked", "answered")
 
@@ -41,6 +41,7 @@ class BetweenHosts(View):
     drawn: Integers = table(L)  # The minibatch it was given, or NONE
     answered: Integers = table(L)  # Number of the last request that is answered
     process: Integers = table(L)  # Process of a learner that has come back
+    made_again: Integers = table(1)  # How often the centre was, after its host was lost
 
 
 def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:

@@ -30,7 +30,7 @@ from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.coordination.outbox import Outbox
+from roundelay.runtime.procs.coordination.outbox import Outbox, is_here
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.publish import publish
@@ -233,7 +233,8 @@ class SeveralHosts(Surroundings):
 
     @property
     def has_centre(self) -> bool:
-        return self._strategy.traits.model == "centre" and 0 in self._here
+        arena = self._arena
+        return self._strategy.traits.model == "centre" and is_here(arena, arena.layout.learners, self._here)
 
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from roundelay.runtime.base import Cluster, ClusterState
 from roundelay.runtime.gathering import LEARNT, Gatherings
+from roundelay.runtime.procs.coordination.outbox import is_here
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.rows import adopt, mend
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
@@ -88,7 +89,9 @@ class ClusterRows:
         memory.append((scalars[rank], scalars[source]))
         if source != rank:
             adopt(row, self._rows[source], memory, notes)
-        if self._cluster.centre and 0 in self._here:  # else it fetches the centre itself
+        if self._cluster.centre and is_here(
+            self._arena, self._cluster.learners, self._here
+        ):  # else it fetches the centre itself
             adopt(row, self._rows[-1], trace=notes)
         if writer:
             writer.close()

@@ -106,6 +106,8 @@ class SessionAgent(HostAgent):
         self.close()
         if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
             return False
+        if host.arena.layout.centre:
+            host.links.endpoint.lose_centre()
         host.lose(hosts.ranks[hosts.leader])
         for number in hosts.after():
             if number == hosts.own:
@@ -120,7 +122,8 @@ class SessionAgent(HostAgent):
             self._follow(link)
             self._sender = self._new_sender()
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
-            self._send(messages.Stays(self.recent.all(), int(host.between.conducted[0]), self.promise.views))
+            read = tuple(host.arena.requests.read[list(host.here)].tolist())
+            self._send(messages.Stays(self.recent.all(), int(host.between.conducted[0]), self.promise.views, read))
             return True
         return False
 
@@ -163,6 +166,8 @@ class SessionAgent(HostAgent):
             case messages.Passes():
                 with host.gate:
                     enter_replica(host.arena, message)
+            case messages.CentreAt(rank, made_again):
+                host.centre_is_at(rank, made_again)
             case messages.Leads(sent, views):
                 self.promise.heard(views, boot_clock())
                 self._send(messages.LeaderHeard(sent, self.promise.views[-1].number))

@@ -5,6 +5,7 @@ meetings, and hands out the minibatches of passes that all share. It is built of
 (runtime/hosts), but gives no orders.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEG
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
+from roundelay.runtime.attached.hosts.lost_centre import make_again
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
 from roundelay.runtime.attached.meetings import KINDS, LAST, MeetingTables
@@ -120,7 +122,8 @@ class SessionCoordinator:
                     host.notice_deaths()
                     host.links.check()
                     self._take_over()
-                    self._admission.look()
+                    if self._taking_over is None:
+                        self._admission.look()
                     if self._live is not None:
                         self._live.look()
                 host.bell.wait(heard, COLUMN_SECONDS)
@@ -243,6 +246,7 @@ class SessionCoordinator:
         """A host takes part from now on."""
         self._admission.came(remote)
         self._leading.came(remote, self._hosts)
+        self._tell_centre(remote)
 
     def _left(self, remote: RemoteHost) -> int:
         """Take a host for lost: its learners are dead, and others draw what they had drawn last."""
@@ -264,11 +268,22 @@ class SessionCoordinator:
             answers = [(remote, request, self._draw(request)) for remote, request in taking.waiting]
         for remote, request, index in answers:
             remote.tell(messages.Drawn(request.rank, request.number, index))
+        if host.arena.layout.centre:
+            sys.stderr.write(f"roundelay: {make_again(host, self._hosts, taking.read)}\n")
+            for remote in self._hosts.inside():
+                self._tell_centre(remote)
         number = int(host.between.conducted[0])
         present = [rank for rank in range(host.place.learners) if host.attendance.present[rank]]
         for remote in self._hosts.inside():
             if taking.conducted.get(remote.ranks, number) < number:  # it has not heard of the last meeting
                 self._tell_meeting(remote, messages.MeetingHeld(number, tuple(present)), with_model=True)
+
+    def _tell_centre(self, remote: RemoteHost) -> None:
+        """Tell a host where the centre is, if there is one and it is anywhere."""
+        arena = self._host.arena
+        rank = int(arena.requests.centre[0])
+        if arena.layout.centre and rank != NONE:
+            remote.tell(messages.CentreAt(rank, int(self._host.between.made_again[0])))
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 

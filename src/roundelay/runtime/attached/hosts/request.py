@@ -19,6 +19,7 @@ from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
+from roundelay.runtime.hosts.control.succession import may_be_led_by_another
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
@@ -111,8 +112,7 @@ class SessionRequest:
         """
         check_may_travel(self.strategy)
         check_options(self.strategy, self.options)
-        traits = self.strategy.traits
-        if self.options.silence != "majority" and (traits.synchronous or traits.model == "centre"):
+        if self.options.silence != "majority" and not may_be_led_by_another(self.strategy):
             raise UserError(
                 f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
                 "place of the first, so that would have no effect. Leave it out."

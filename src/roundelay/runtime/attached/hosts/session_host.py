@@ -146,6 +146,11 @@ class SessionHost:
                 self.attendance.left[rank] = HOST_LOST
         self.arena.liveness.mark(list(ranks), False)
 
+    def centre_is_at(self, rank: int, made_again: int) -> None:
+        """The centre is with the host of learner `rank`, and was `made_again` so often."""
+        self.between.made_again[0] = made_again
+        publish(self.arena.requests.centre, 0, rank)
+
     def end(self, reason: int) -> None:
         """Learners of other hosts will not be heard of again, for one of the reasons of between_hosts.py."""
         if not self.between.over[0]:

@@ -1,4 +1,5 @@
-"""The beginning of a host that leads in the place of another (runtime/hosts/control/succession.py): passes over data.
+"""The beginning of a host that leads in the place of another (runtime/hosts/control/succession.py): passes over data,
+and what the living know of a centre that is lost.
 
 The leader tells the next host how far passes over data have come. What it could no longer tell, the others know: each
 keeps the last minibatches that its learners were given.
@@ -111,6 +112,8 @@ class TakingOver:
         self._given = list(recent.all())
         self.conducted: dict[tuple[int, ...], int] = {}
         """By the ranks of a host, the last meeting that it has heard of."""
+        self.read = {rank: int(host.arena.requests.read[rank]) for rank in host.here}
+        """By rank, the version of the centre that a learner has read last."""
         self.waiting: list[tuple[RemoteHost, DrawRequest]] = []
         """Requests that cannot be answered before."""
 
@@ -118,9 +121,12 @@ class TakingOver:
         """A host has come.
 
         Raises:
-            InvalidMessage: it names learners of others.
+            InvalidMessage: it names learners of others, or says too little of its own.
         """
+        if len(message.read) != len(remote.ranks):
+            raise InvalidMessage(f"{len(message.read)} versions of the centre from learners {list(remote.ranks)}")
         self._given += of_these(message.given, remote.ranks)
+        self.read |= zip(remote.ranks, message.read, strict=True)
         self.conducted[remote.ranks] = message.conducted
 
     def complete(self, inside: Sequence[RemoteHost]) -> bool:

@@ -29,6 +29,7 @@ from roundelay.runtime.hosts.transport.wire import BadFrame, LinkError
 from roundelay.runtime.launch.world import PLACES, HostPlace
 from roundelay.runtime.messages import Address, Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.coordination import activity
+from roundelay.runtime.procs.memory.views import NONE
 
 GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
@@ -347,7 +348,8 @@ class HostMembership:
         with self.gate:
             for remote in self.all():
                 built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
-                if built and self._has_its_shards(remote):
+                lost = remote.late and self._local_runtime.arena.requests.centre[0] == NONE  # what it would begin with
+                if built and not lost and self._has_its_shards(remote):
                     self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"

@@ -117,11 +117,12 @@ class DrawRequest(Message, kind="draw"):
 
 class Stays(Message):
     """A host comes that followed another leader: minibatches given to its learners (rank, pass, number), the last
-    meeting that it has heard of, and the views."""
+    meeting that it has heard of, the views, and the version of the centre that each of its learners has read last."""
 
     given: tuple[tuple[Rank, PassKey, int], ...]
     conducted: int
     views: Views
+    read: tuple[Annotated[int, Range(0)], ...]
 
 
 # To every host --------------------------------------------------------------------------------------------------------
@@ -245,6 +246,13 @@ class Passes(Message):
     count: int
 
 
+class CentreAt(Message, kind="centre"):
+    """The centre is with the host of this learner, and was made again so often after its host was lost."""
+
+    rank: Rank
+    made_again: int
+
+
 class ComeBack(Message, kind="come"):
     """A record of what learners of a host that comes back had done, beside it."""
 
@@ -301,4 +309,4 @@ OF_SESSION = (Columns, Shown, LeaderHeard, Back, Entered, DrawRequest, Stays)
 TO_ALL = (Common, Welcome, HostRefused, Living, Meet, Give, End, Piece)
 """Messages that host_agent.py hears of the host that leads; the rest is for the agent of a run or of a session."""
 TO_RUN = (PartOrder, LeasesGiven, Hold, Stop, Load, FilePiece)
-TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, ComeBack, Enter, MeetingHeld)
+TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, CentreAt, ComeBack, Enter, MeetingHeld)

@@ -4,11 +4,12 @@ Every other host notices that its link is gone, and asks the leader's address wh
 process: the leader has ended, and the lowest host that lives is the next one. The same process: only the link was cut,
 and this host is lost. No answer at all: nobody can say whether the leader lives, and two leaders would be two runs.
 
-A session of attached learners goes on as it is (`may_be_led_by_another`): the others come to the next host, which leads
-if more than half of the hosts come to it, and not before the leader has given up (lease.py, leading.py). Strategies
-with a centre have it on the first host, and those whose learners wait for each other cannot lose anybody: their
-sessions end with their leader. A run of `roundelay train` begins anew from its last checkpoint, as a smaller run
-(`led_by_another`), and only when the leader has surely ended; the next host has a copy of that checkpoint (copies.py).
+A session of attached learners goes on as it is (`may_be_led_by_another`): the others come to the next host, which
+leads if more than half of the hosts come to it, and not before the leader has given up (lease.py, leading.py). A
+centre, which was with the leader, is made again on the next (attached/hosts/lost_centre.py). Gatherings at a centre
+are not, and learners that wait for each other cannot lose their leader: those sessions end with it. A run of
+`roundelay train` begins anew from its last checkpoint, as a smaller run (`led_by_another`), and only when the leader
+has surely ended; the next host has a copy of that checkpoint (copies.py).
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,8 @@ def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
 
 def may_be_led_by_another(strategy: Strategy) -> bool:
     """Return whether a session can outlive the process of its first host."""
-    return not strategy.traits.synchronous and strategy.traits.model != "centre"
+    traits = strategy.traits
+    return not traits.synchronous and (traits.model != "centre" or bool(traits.rebuilt_from))
 
 
 class LedByAnother(Exception):

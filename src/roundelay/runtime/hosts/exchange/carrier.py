@@ -34,6 +34,7 @@ from roundelay.runtime.messages import Message
 from roundelay.runtime.procs.coordination.outbox import Gathering
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.patience import Patience
+from roundelay.runtime.procs.memory.views import NONE
 
 TO_CHECK_OUT = 0.5
 """Part of the network's patience: for the lease and the lock of a row that is to travel."""
@@ -242,10 +243,10 @@ class RowCarrier:
         return self.links.talk(home, state, outgoing, self._network.patience, look)
 
     def _lives(self, row: int) -> bool:
-        return row == self._layout.learners or bool(self.alive[row])
+        return bool(self._network.centre[0] != NONE if row == self._layout.learners else self.alive[row])
 
     def look_at(self, peer: int) -> None:
-        """Go on if this network is open and learner `peer` lives, or is the centre.
+        """Go on if this network is open and learner `peer` lives, or is the centre and that is somewhere.
 
         Raises:
             LinkClosed: else.

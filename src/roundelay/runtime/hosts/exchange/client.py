@@ -143,6 +143,7 @@ class LearnerChannel:
         self._request = 0, NONE, 0  # of a lower rank: its number, that rank, the number it has in the arena
         self._forms: dict[int, LinkForm] = {}  # by host
         self._counts: dict[int, LinkTraffic] = {}
+        self._at_centre = False  # is the request that is performed one to the centre?
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -162,6 +163,8 @@ class LearnerChannel:
                 used = time.thread_time()
                 version = self._perform(number)
                 versions[rank] = NONE if version is None else version
+                if version is not None and self._at_centre:
+                    self._arena.requests.read[rank] = version
                 publish(self._done, rank, number)  # last: the learner acts on it
                 self._client.spent(time.thread_time() - used)
 
@@ -180,6 +183,7 @@ class LearnerChannel:
             request = read_request(self._arena, self._rank)
             if request.peer == NONE:  # a learner that has just begun
                 return None
+            self._at_centre = request.peer == self._client.layout.learners
             traffic = self._counts.setdefault(self._network.home(request.peer), traffic)
             traffic.exchanges += 1
             if request.gather is not None:

@@ -17,6 +17,8 @@ from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.memory.views import NONE
 from roundelay.strategies.base import Strategy
 
 HERE, SOMEWHERE = 0, 1
@@ -40,9 +42,8 @@ class ExchangeEndpoint:
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
         # The learner that asks is more patient than its client, which is more patient than the one that is asked.
-        network = HostNetwork(
-            HERE, homes, place.secret, patience=terms.patience_seconds / 2, rejected=rejected, encrypts=terms.encrypt
-        )
+        patience, centre = terms.patience_seconds / 2, arena.requests.centre
+        network = HostNetwork(HERE, homes, place.secret, {}, patience, rejected, terms.encrypt, centre)
         row_format = RowFormat.of(terms, self._strategy.traits.paced_by_links)
         self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, CpuBudget(terms.exchange_share))
         self.server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
@@ -70,6 +71,15 @@ class ExchangeEndpoint:
             self._client.living_changed()
         if self.server is not None:
             self.server.living_changed()
+
+    def lose_centre(self) -> None:
+        """The host that has the centre is lost: what was asked of it comes to nothing, now."""
+        if self._client is not None:
+            network = self._client.network
+            lost = network.home(self._place.learners)
+            publish(network.centre, 0, NONE)
+            self._client.peers_changed({host: at for host, at in network.addresses.items() if host != lost})
+            self._client.living_changed()
 
     @property
     def error(self) -> str:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from roundelay.runtime.hosts.exchange.link_watch import Workers
 from roundelay.runtime.hosts.exchange.messages import (
     REPLY_DIALECT,
@@ -34,6 +37,7 @@ from roundelay.runtime.hosts.transport.wire import (
     Tampered,
 )
 from roundelay.runtime.messages import Message
+from roundelay.runtime.procs.memory.views import NONE
 
 ATTEMPT_SECONDS = 2.0
 """For one attempt to connect."""
@@ -68,13 +72,14 @@ class HostNetwork:
 
     Args:
         host: number of this host.
-        homes: the host of each learner, by rank. The centre is where learner 0 is.
+        homes: the host of each learner, by rank.
         secret: of the run.
         addresses: by host: where the others' listeners are, whose links are given to their servers.
         patience: seconds, for which an exchange is tried before it comes to nothing. Not how long hosts may be silent:
             whoever knows that one is dead says so by `ExchangeClient.peers_changed`.
         rejected: counts malformed frames.
         encrypts: is what goes over the links hidden?
+        centre: its only item is a learner whose host has the centre, or NONE (`OutboxRequests`).
     """
 
     host: int
@@ -84,12 +89,14 @@ class HostNetwork:
     patience: float = 60.0
     rejected: RejectedConnections = field(default_factory=RejectedConnections)
     encrypts: bool = True
+    centre: NDArray[np.int64] = field(default_factory=lambda: np.zeros(1, np.int64))
     closing: bool = False
     life: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def home(self, row: int) -> int:
-        """The host of a row."""
-        return self.homes[0 if row == len(self.homes) else row]
+        """The host of a row; NONE, where that is not known."""
+        rank = int(self.centre[0]) if row == len(self.homes) else row
+        return NONE if rank == NONE else self.homes[rank]
 
 
 @dataclass(frozen=True)

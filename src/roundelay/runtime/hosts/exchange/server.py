@@ -98,8 +98,8 @@ class ExchangeServer:
     """One host's side that is asked.
 
     Args:
-        client: of this host; its arena, leases and allowance are the server's too. Its rows, and the centre if learner
-            0 is here, are what others may exchange with.
+        client: of this host; its arena, leases and allowance are the server's too. Its rows, and the centre while that
+            is here, are what others may exchange with.
         patience: seconds, for a row's lease and lock together; less than the askers'. A row whose learner stands still
             in the middle of a step counts as dead.
         strategy: of the run, for rules of its own.
@@ -182,10 +182,9 @@ class PeerSession:
         self._server, self._client, self._asker = server, server.client, asker
         layout, patience = self._client.layout, Patience(SERVER, server.patience, self._look)
         self._arena = arena = self._client.arena.with_own_locks(patience)
-        here = [rank for rank in range(layout.rows) if is_here(rank, layout.learners, self._client.here)]
-        self._rows = {rank: arena.row(rank) for rank in here}
+        self._rows = {rank: arena.row(rank) for rank in (*self._client.here, *range(layout.learners, layout.rows))}
         self._alive, self._dialect = arena.liveness.alive, asked_by(layout)
-        centre = self._rows.get(layout.learners)
+        centre = self._rows.get(layout.learners) if is_here(arena, layout.learners, self._client.here) else None
         self._place = None if centre is None else GatheringPlace(arena, centre, asker, self._look)
         self._hold: Buffer | None = None  # while a row comes, is applied, and is in the last reply
         self._meets = False  # while both rows travel
@@ -329,7 +328,7 @@ class PeerSession:
             InvalidMessage: none of our clients would ask for that.
         """
         layout, number, row = self._client.layout, message.n, self._rows.get(message.peer)
-        if row is None:
+        if row is None or not is_here(self._arena, message.peer, self._client.here):
             raise InvalidMessage(f"row {message.peer} is not here")
         if isinstance(message, FetchMessage):
             if len(message.payload):

@@ -9,6 +9,7 @@ The reply is a version, and the same number: then row and private vectors are as
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, final
 
@@ -94,9 +95,10 @@ class PeerRequest(ExchangeFacts):
     gather: Gathering | None = None
 
 
-def is_here(row: int, learners: int, here: tuple[int, ...]) -> bool:
-    """Does `row` belong to the host whose learners are `here`? The centre is where learner 0 is."""
-    return (0 if row == learners else row) in here
+def is_here(arena: Arena, row: int, here: Sequence[int]) -> bool:
+    """Does `row` belong to the host whose learners are `here`? The centre is with the first host, or with the one that
+    leads a session in its place."""
+    return (int(arena.requests.centre[0]) if row == arena.layout.learners else row) in here
 
 
 def read_request(arena: Arena, rank: int) -> PeerRequest:
@@ -125,7 +127,7 @@ class Outbox:
     def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
         self._arena, self._rank, self._here, self._patience = arena, rank, here, patience
         self._asked, self._done = arena.requests.asked, arena.requests.done
-        self._awaited = arena.requests.awaited
+        self._awaited, self._centre, self._asked_at = arena.requests.awaited, arena.requests.centre, NONE
         self._names = {arena.vector(name, rank).data_ptr(): name for name in arena.layout.memory}
         try:
             self._wake = os.open(wake, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -134,8 +136,18 @@ class Outbox:
         self._send(PeerRequest())  # whatever a learner that had this place before has asked for comes to nothing
 
     def takes(self, row: int) -> bool:
-        """Is `row` one of another host?"""
-        return not is_here(row, self._arena.layout.learners, self._here)
+        """Is `row` one of another host? A centre that is lost is waited for, until it is made again.
+
+        Raises:
+            TimeoutError: it is not.
+        """
+        if row == self._arena.layout.learners:
+            self._patience.until(lambda: bool(self._centre[0] != NONE), "the centre, whose host is lost, on another")
+        return not is_here(self._arena, row, self._here)
+
+    def moved(self, row: int) -> bool:
+        """Is `row` a centre that was on another host when the last request was made?"""
+        return bool(row == self._arena.layout.learners and self._centre[0] != self._asked_at)
 
     def ask(self, effect: Reach | Gather) -> None:
         """Hand over a request.
@@ -202,6 +214,7 @@ class Outbox:
             raise UserError(f"a request of {len(data)} bytes to another host: rules may have a few numbers only.")
         place[:] = 0
         place[: len(data)] = np.frombuffer(data, np.uint8)
+        self._asked_at = int(self._centre[0])
         publish(self._asked, self._rank, int(self._asked[self._rank]) + 1)  # last: the client acts on it
         os.write(self._wake, b"!")
 

@@ -200,15 +200,17 @@ class OutboxRequests(View):
     """Requests of learners that concern rows of other hosts, and the replies. The learner's side is
     runtime/procs/coordination/outbox.py, the other runtime/hosts/exchange/client.py.
 
-    A learner writes its own `text`, then publishes `asked`; who carries requests writes `version`, then publishes
-    `done`."""
+    A learner writes its own `text`, then publishes `asked`; who carries requests writes `version` and `read`, then
+    publishes `done`. The process that speaks to other hosts publishes `centre`."""
 
-    PUBLISHED = ("asked", "done", "awaited")
+    PUBLISHED = ("asked", "done", "awaited", "centre")
 
     asked: Integers = table(L)  # Number of the last request
     done: Integers = table(L)  # Number of the last request that is answered
     awaited: Integers = table(L)  # Number of the last request that its learner has stopped to wait for
     version: Integers = table(L)  # The answer: the version of the other row, or NONE: nobody is there
+    read: Integers = table(L)  # Version of the centre, on another host, when it was reached last
+    centre: Integers = table(1)  # A learner whose host has the centre, or NONE: its host is lost
     text: Integers = table(L, REQUEST_BYTES // 8)  # The request, as JSON, padded with zeros
 
 
