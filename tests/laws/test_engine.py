@@ -46,6 +46,9 @@ class Elsewhere:
     def takes(self, row: int) -> bool:
         return row in self._ranks
 
+    def moved(self, row: int) -> bool:
+        return False
+
     def ask(self, effect: Reach | Gather) -> None:
         self.through = False
         self._notes.said(f"gather at {effect.close.peer}" if isinstance(effect, Gather) else f"ask {effect.peer}")
