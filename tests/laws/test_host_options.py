@@ -96,7 +96,7 @@ def test_attached_learners_are_refused_too() -> None:
     asked.to_json()
     with pytest.raises(UserError, match=r"training\.means is nccl, but hadpsgd"):
         replace(asked, options=SessionHostOptions(means="nccl", trusted_network=True)).to_json()
-    for strategy in ("bsp", "asgd"):
-        silent = replace(request(place(0, 0), strategy), options=SessionHostOptions(silence="dead"))
-        with pytest.raises(UserError, match=r"silence is 'dead', but under"):
-            silent.to_json()
+    silent = SessionHostOptions(silence="dead")
+    with pytest.raises(UserError, match=r"silence is 'dead', but under"):
+        replace(request(place(0, 0), "bsp"), options=silent).to_json()
+    replace(request(place(0, 0), "asgd"), options=silent).to_json()  # another host can lead, and makes its centre again
