@@ -33,24 +33,12 @@ from roundelay.runtime.sim.cluster import (
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy, Traits
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
+from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, flat, make_strategy, plan
 
 TASK = Quadratic(parameters=37)
 NOTHING = TimingOnly()
 ALONE = tuple(n for n in ASYNCHRONOUS if make_strategy(n).holders((0, 1, 2, 3)) == (0, 1, 2, 3))
 """Asynchronous strategies whose learners do not work in groups."""
-
-
-def flat(learners: int, **other: object) -> VirtualCluster:
-    """One node; a gradient takes 0.1 s, an exchange 0.01 s and a mean 0.02 s."""
-    base = VirtualCluster(
-        name="flat",
-        nodes=(Node(learners),),
-        compute=Compute(seconds=0.1),
-        exchange=0.01,
-        allreduce=Allreduce(seconds={str(max(2, learners)): 0.02}),
-    )
-    return replace(base, **other)  # type: ignore[arg-type]
 
 
 def simulate(

@@ -8,24 +8,18 @@ import pytest
 from roundelay.runtime.base import Outcome, Straggler
 from roundelay.runtime.lanes import LANE_SEGMENTS, MOST_SPANS, ON_EXCHANGE, ON_GRADIENT, ON_MEAN, SHORTEST, Lane, Span
 from roundelay.runtime.procs.driver import ProcsRuntime
-from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.clusters import EVERY, cluster, make_strategy, plan
+from support.clusters import EVERY, cluster, flat, make_strategy, plan
 
 SLOW = (Straggler(1, factor=3.0),)
 
 
 def simulated(name: str, learners: int, segments: int = 1) -> list[Outcome]:
     """Learner 1 takes three times as long as the others. A gradient takes 0.1 s, an exchange 0.01, a mean 0.02."""
-    virtual = VirtualCluster(
-        name="flat",
-        nodes=(Node(learners),),
-        compute=Compute(seconds=0.1),
-        exchange=0.01,
-        allreduce=Allreduce(seconds={str(max(2, learners)): 0.02}),
+    runtime = SimRuntime(
+        cluster(name, learners, stragglers=SLOW if learners > 1 else ()), CostModel(cluster=flat(learners))
     )
-    runtime = SimRuntime(cluster(name, learners, stragglers=SLOW if learners > 1 else ()), CostModel(cluster=virtual))
     return [runtime.segment(plan(24, learners, epoch=epoch)) for epoch in range(segments)]
 
 

@@ -88,7 +88,7 @@ def _of(one: Timeline, kind: str, end: float) -> bool:
 
 
 def _waits(name: str, one: Timeline, end: float) -> str:
-    """The share of the time up to `end` that the learner that waits most does so."""
+    """Say which share of the time up to `end` the learner waits that waits most."""
     most, who = 0.0, 0
     for rank, lane in enumerate(one.lanes):
         waits = [span for span in lane if one.kinds[int(span[0])] in ("mean", "minibatch")]

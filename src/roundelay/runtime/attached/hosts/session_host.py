@@ -147,7 +147,7 @@ class SessionHost:
         self.arena.liveness.mark(list(ranks), False)
 
     def centre_is_at(self, rank: int, made_again: int) -> None:
-        """The centre is with the host of learner `rank`, and was `made_again` so often."""
+        """Note that the centre is with the host of learner `rank`, and was `made_again` so often."""
         self.between.made_again[0] = made_again
         publish(self.arena.requests.centre, 0, rank)
 
