@@ -46,9 +46,6 @@ class Workers:
                 yield pending.popleft().result()
         except BrokenProcessPool as error:
             raise UserError("A worker process was killed, probably for want of memory. Use fewer workers.") from error
-        finally:
-            for future in pending:
-                future.cancel()
 
 
 @contextmanager
@@ -61,17 +58,21 @@ def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn") if of_the_script(initializer) else SpawnWithoutScript()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))
-    with one_thread_each(), pool:  # for as long as the pool may start processes, which is until its end
+    with one_thread_each():  # for as long as the pool may start processes, which is until its end
         try:
-            pool.submit(os.getpid).result()
-        except BrokenProcessPool as error:
-            raise UserError("Worker processes do not start; what they printed above says why.") from error
-        try:
+            try:
+                pool.submit(os.getpid).result()
+            except BrokenProcessPool as error:
+                raise UserError("Worker processes do not start; what they printed above says why.") from error
             yield Workers(pool, workers)
         except KeyboardInterrupt:  # what they are at is not waited for
             for process in list((pool._processes or {}).values()):
                 process.kill()
             raise
+        finally:
+            # Only the pool's own thread may cancel: it fails on a future that another thread cancelled before workers
+            # died, prints a traceback, and leaves the others waiting.
+            pool.shutdown(cancel_futures=True)
 
 
 def _begin(initializer: Callable[..., None], initargs: tuple[Any, ...]) -> None:
