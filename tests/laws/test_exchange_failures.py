@@ -1,6 +1,5 @@
 """Outcomes of an exchange between hosts when hosts, links and learners fail, or talk nonsense."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -18,9 +17,8 @@ from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkOptions
 from roundelay.runtime.procs.worker import Worker
-from support.clusters import plan
 from support.overwriting import Overwrite
-from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start, train
+from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start
 from support.until import until
 
 
@@ -166,36 +164,6 @@ def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_succes
         assert torch.equal(one.rows[1].vector, torch.full((LONG,), 7.0).lerp(start(0).lerp(start(1), 0.5), 0.5))
         assert torch.equal(zero.rows[0].vector, one.rows[1].vector)
         assert zero.rows[0].version == 2
-
-
-def test_the_learner_takes_steps_while_its_row_is_in_flight() -> None:
-    """Under the strategy itself: nobody answers before 20 steps are done."""
-    held = threading.Event()
-
-    def behave(link: Any) -> None:
-        with suppress(Exception):
-            asked, given = link.receive(None), link.receive(None)
-            held.wait(60.0)
-            link.send("found", {"n": asked.header["n"]}, [given.payload])
-            link.send("row", {"n": asked.header["n"], "version": 1})
-            link.receive(None)
-
-    impostor = Impostor(behave)
-    with hosts([0, 1], parameters=37, addresses={1: impostor.address}) as (zero, _):
-        steps = zero.arena.optimizer.steps
-
-        def free() -> None:
-            until(lambda: bool(steps[0] == 20))
-            held.set()
-
-        thread = threading.Thread(target=free)
-        thread.start()
-        answers = train([zero], plan(10, 2))
-        thread.join()
-        assert [answer.problem for answer in answers] == [""]
-        assert steps[0] == 20
-        assert zero.arena.counts.exchanges[0].tolist() == [0, 1]
-    impostor.close()
 
 
 # Nonsense -------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
 """Shared memory has one door: each table belongs to one view, all processes see the same, and what others act on
 without a lock is published."""
 
-import ast
 import dataclasses
 import os
 import platform
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import roundelay
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Exchange
@@ -155,16 +153,6 @@ def test_every_table_has_one_owner() -> None:
         names = {item.name for item in dataclasses.fields(view)}  # type: ignore[arg-type]  # all are dataclasses
         assert set(tables) == names or view in WHOLE
         assert set(view.PUBLISHED) <= set(tables)
-
-
-def test_nobody_asks_for_a_table_by_a_string() -> None:
-    """Neither an arena nor a view: then a wrong name is an error of the type checker."""
-    for path in sorted(Path(roundelay.__file__).parent.joinpath("runtime").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "table":
-                assert not (node.args and isinstance(node.args[0], ast.Constant)), f"{path}:{node.lineno}"
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
-                assert "arena" not in ast.unparse(node.args[0]), f"{path}:{node.lineno}"
 
 
 # Publishing -----------------------------------------------------------------------------------------------------------
@@ -316,30 +304,6 @@ def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: 
     work()
     assert watch.published > 5
     assert not watch.bare
-
-
-@pytest.mark.parametrize("work", [means_of_one_host, means_of_two_hosts])
-def test_a_step_opens_no_vector_anew_and_sums_no_table_again(
-    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An address is the sum of some 60 tables: computed for each vector of each mean, it took longer than the mean."""
-    opened, summed, from_buffer, tables = list[tuple[Any, int]](), list[int](), torch.frombuffer, Layout.tables
-
-    def open_vector(buffer: Any, **options: Any) -> torch.Tensor:
-        if options["dtype"] == torch.float32:
-            opened.append((buffer, options["offset"]))
-        return from_buffer(buffer, **options)
-
-    def sum_tables(layout: Layout) -> Any:
-        summed.append(id(layout))
-        return tables(layout)
-
-    monkeypatch.setattr(torch, "frombuffer", open_vector)
-    monkeypatch.setattr(Layout, "tables", sum_tables)
-    work()
-    assert len(opened) >= 6
-    assert len({(id(buffer), offset) for buffer, offset in opened}) == len(opened)
-    assert len(summed) <= 3  # two arenas of one layout open their tables, and the layout knows how long they are
 
 
 def test_learners_that_wait_in_means_over_hosts_are_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,6 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
-from roundelay.strategies.periodic import Periodic
 from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
 
 JITTER = CostModel(jitter=0.3)
@@ -93,19 +92,6 @@ def total(runtime: SimRuntime) -> torch.Tensor:
     return rows + runtime.centre() if runtime.cluster.centre else rows
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("learners", [1, 3, 4])
-def test_two_equal_simulations_are_equal(name: str, learners: int) -> None:
-    learners = 1 if name == "sgd" else learners
-    ends = []
-    for _ in range(2):
-        with SimRuntime(cluster(name, learners, momentum=0.5), JITTER) as runtime:
-            outcome = runtime.segment(plan(20, learners))
-            ends.append((runtime.rows().clone(), outcome.virtual_seconds, outcome.counts.exchanges.tolist()))
-    assert torch.equal(ends[0][0], ends[1][0])
-    assert ends[0][1:] == ends[1][1:]
-
-
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_synchronous_results_do_not_depend_on_speed(name: str) -> None:
     learners = 1 if name == "sgd" else 3
@@ -137,14 +123,6 @@ def test_ssgd_is_sgd_with_a_minibatch_as_large_as_all(learners: int) -> None:
         one.segment(plan(0, 1, examples=10 * MINIBATCH + 3))
         for row in many.rows():
             torch.testing.assert_close(row, one.rows()[0])
-
-
-@pytest.mark.parametrize("name", [n for n in MANY if isinstance(make_strategy(n), Periodic)])
-def test_a_segment_of_averaging_ends_in_consensus(name: str) -> None:
-    with SimRuntime(cluster(name, 3, momentum=0.9)) as runtime:
-        runtime.segment(plan(11, 3))
-        rows = runtime.rows()
-        assert torch.equal(rows, rows[:1].expand_as(rows))
 
 
 # Traits ---------------------------------------------------------------------------------------------------------------
@@ -341,15 +319,6 @@ def test_what_is_sent_behind_the_gradient_costs_no_time(name: str) -> None:
     assert seconds(name, 4, (), dear) < 1.02 * seconds(name, 4, (), free)
     assert seconds("ssgd", 4, (), dear) > 1.2 * seconds("ssgd", 4, (), free)
     assert seconds("dpsgd order=atc", 4, (), dear) > 1.2 * seconds("dpsgd order=atc", 4, (), free)
-
-
-def test_under_adpsgd_the_others_keep_their_speed() -> None:
-    with SimRuntime(cluster("adpsgd", 4, stragglers=(Straggler(0, 10.0),))) as runtime:
-        outcome = runtime.segment(plan(100, 4))
-    assert outcome.virtual_seconds is not None
-    others = outcome.counts.steps[1:] / outcome.virtual_seconds
-    assert (others > 0.95 / CostModel().gradient).all()
-    assert outcome.counts.steps[0] < 0.12 * outcome.counts.steps[1:].mean()
 
 
 @pytest.mark.parametrize("name", EVERY)

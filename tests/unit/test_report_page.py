@@ -123,14 +123,6 @@ def test_what_runs_share_is_said_once(tmp_path: Path) -> None:
     assert "2 x: in half the one-learner run&#x27;s time." in page
 
 
-def test_a_name_has_one_colour_in_all_charts(tmp_path: Path) -> None:
-    folders = some_runs(tmp_path)
-    page = render_html(load_runs(folders))
-    for index in (0, 1):
-        drawn = set(re.findall(rf'class="series (c\d d\d)" data-s="{index}"', page))
-        assert drawn == {f"c{index} d0"}
-
-
 def test_it_is_shown_how_far_a_run_came(tmp_path: Path) -> None:
     words = " ".join(Outline(render_html(load_runs(some_runs(tmp_path)))).words)
     assert "interrupted in epoch 2" in words

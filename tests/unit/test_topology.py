@@ -16,7 +16,6 @@ from roundelay.core.topology import (
     fixed_ring,
     metropolis_matrix,
     one_peer_matrix,
-    pair_matrix,
     random_ring,
     random_ring_neighbours,
     readers,
@@ -48,10 +47,6 @@ def test_two_learners_on_a_ring_average() -> None:
 def test_second_eigenvalue_of_the_ring_is_the_closed_form(learners: int) -> None:
     angles = 2 * np.pi * np.arange(1, learners) / learners
     assert second_eigenvalue(ring_matrix(learners)) == pytest.approx(np.abs((1 + 2 * np.cos(angles)) / 3).max())
-
-
-def test_a_pair_average_of_two_reaches_consensus_at_once() -> None:
-    assert second_eigenvalue(pair_matrix(2, 0, 1)) == pytest.approx(0)
 
 
 @given(st.integers(2, 20), st.integers(0, 50), st.integers(0, 3))
