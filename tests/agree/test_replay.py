@@ -27,7 +27,7 @@ from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_events
+from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
 from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
 from support.coded import Pairs, Together
@@ -289,6 +289,13 @@ def test_a_lost_event_is_noticed(tmp_path: Path) -> None:
 class _Elsewhere(Task):
     def build(self) -> Learner:
         return Quadratic(parameters=38).build()
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe\n", b'{"what": "st\xe9rt"}\n', b"[]\n", b"{\n", b"7\n"])
+def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / Recorder.FILE).write_bytes(text)
+    with pytest.raises(UserError, match=str(tmp_path / Recorder.FILE)):
+        list(read_entries(tmp_path))
 
 
 def test_what_is_not_this_runs_trace_is_refused(tmp_path: Path) -> None:

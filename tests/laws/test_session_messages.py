@@ -9,6 +9,7 @@ import torch
 
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
+from roundelay.runtime.hosts.control import finding
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
 from support.until import until
 
@@ -45,6 +46,12 @@ TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "who lives, without a number": ("living", {"generation": -1, "addresses": []}, b""),
     "who lives, and where is none": ("living", {"generation": 99, "alive": [1, 0], "addresses": [["x", -1]]}, b""),
 }
+
+
+@pytest.fixture(autouse=True)
+def _look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a first host that is lost: it is here, and each look takes time."""
+    monkeypatch.setattr(finding, "LOOKS", 1)
 
 
 def payload(found: SessionHosts, name: str, data: bytes) -> bytes:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from roundelay.core.state import Me
 from roundelay.core.topology import (
-    complete_matrix,
     connected,
     doublings,
     fixed_ring,
@@ -88,13 +87,6 @@ def test_a_graph_is_connected_if_its_mix_has_a_spectral_gap(edges: list[tuple[in
     assert connected(9, edges) == (second_eigenvalue(metropolis_matrix(9, edges)) < 1 - 1e-9)
 
 
-def test_connected_by_hand() -> None:
-    assert connected(1, [])
-    assert not connected(2, [])
-    assert connected(4, [(3, 2), (0, 1), (1, 2)])
-    assert not connected(4, [(0, 1), (2, 3)])
-
-
 @pytest.mark.parametrize("learners", [2, 3, 4, 7])
 def test_metropolis_weights_of_a_ring_are_one_third(learners: int) -> None:
     ring = [(rank, (rank + 1) % learners) for rank in range(learners)]
@@ -107,14 +99,6 @@ def test_one_peer_matrices_are_doubly_stochastic_and_half_one_s_own(learners: in
     assert np.allclose(matrix.sum(0), 1)
     assert np.allclose(matrix.sum(1), 1)
     assert (np.diag(matrix) >= 0.5).all()
-
-
-@pytest.mark.parametrize("learners", [1, 2, 4, 8, 16])
-def test_one_peer_by_turns_is_everybody_for_powers_of_two(learners: int) -> None:
-    product = np.eye(learners)
-    for round_ in range(len(doublings(learners))):
-        product = one_peer_matrix(learners, round_) @ product
-    np.testing.assert_allclose(product, complete_matrix(learners), atol=1e-12)
 
 
 def test_distances_of_the_exponential_graph() -> None:
