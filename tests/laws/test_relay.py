@@ -15,19 +15,16 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, UnknownPeer
-from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
+from support.mean_hosts import end, mean_host
 from support.messages import WORDS, Word
 from support.relay import MISCHIEF, PIECE, Relay, relay
 from support.two_hosts import ask, even, hosts, start
-from support.until import together, until
+from support.until import until
 
 SECRET = b"known to the hosts, and to nobody between them"
 TAMPERED = "was changed, left out, repeated or put in on its way"
@@ -123,34 +120,26 @@ def test_exchanges(what: str, forward: bool, asker: int) -> None:
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_means(what: str, forward: bool) -> None:
     """No learner gets a mean that is none: the part fails, with a reason."""
-    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, views=(HostMeanSequences, BellTable))
-    failures: list[str] = []
+    size = 4 * CHUNK
     with through(what, forward) as (near, far, between, rejected):
         sides = []
         for rank, link in enumerate((near, far)):
             link.largest = 4 * size
-            arena = Arena(create_file(layout), layout, Patience(rank, 1))
-            arena.liveness.alive[:] = 1
-            host = HostMeans(arena, MeanLinks([[0], [1]], rank, {1 - rank: link}, {}), 0, failures.append)
-            sides.append((arena, Means(arena, rank, Patience(rank, 1), [rank]), host))
-            host.start()
+            sides.append(mean_host(size, MeanLinks([[0], [1]], rank, {1 - rank: link}, {}), patience=1))
         exact = torch.full((size,), 1.5)
         for number in range(3):
             if number:
                 between.go(PIECE)
-            for rank, (_, means, _) in enumerate(sides):
-                means.publish(torch.full((size,), 1.0 + rank), 1.0, (0, 1))
+            for rank, side in enumerate(sides):
+                side.means[rank].publish(torch.full((size,), 1.0 + rank), 1.0, (0, 1))
             try:
-                found = [means.collect((0, 1)).clone() for _, means, _ in sides]
+                found = [side.means[rank].collect((0, 1)).clone() for rank, side in enumerate(sides)]
             except TimeoutError:
                 break
             assert all(torch.equal(one, exact) for one in found)
-        until(lambda: bool(failures))
-        assert any(TAMPERED in failure for failure in failures)
+        until(lambda: any(TAMPERED in failure for side in sides for failure in side.failures))
         assert rejected.tampered == 1
-        together(*(host.stop for _, _, host in sides))
-        for arena, _, _ in sides:
-            arena.close()
+        end(sides)
 
 
 def test_a_link_that_is_led_to_another_host_is_none() -> None:

@@ -28,9 +28,7 @@ from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
-from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory import publish as publishing
@@ -41,7 +39,8 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
-from support.two_hosts import SECRET, ask, hosts, train
+from support.mean_hosts import MeanHost, end, linked, mean_host
+from support.two_hosts import ask, hosts, train
 from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
@@ -237,43 +236,25 @@ def means_of_one_host() -> None:
 
 
 def means_of_two_hosts() -> None:
-    listener = Listener(("127.0.0.1", 0), SECRET)
-    links = []
-    for _ in range(2):
-        dialled, answered = Link.connect(listener.address, SECRET, {}, 60.0), listener.accept(60)
-        assert answered is not None
-        links.append((dialled, answered))
-    layout, failures = Layout(2, 1000, views=(HostMeanSequences, BellTable)), list[str]()
-    sides = []
-    for rank in range(2):
-        chain, mixes = ({1 - rank: link} for link in (links[0][rank], links[1][rank]))
-        arena = Arena(create_file(layout), layout, Patience(rank, 60))
-        arena.liveness.mark((0, 1), True)
-        host = HostMeans(arena, MeanLinks([[0], [1]], rank, chain, mixes), 0, failures.append)
-        sides.append((arena, host, Means(arena, rank, Patience(rank, 60), [rank], forwards=True)))
-        host.start()
+    with linked([(0, 1)]) as chain, linked([(0, 1)]) as mixes:
+        given = [MeanLinks([[0], [1]], rank, chain[rank], mixes[rank]) for rank in range(2)]
+        sides = [mean_host(1000, one) for one in given]
+        together(lambda: take_means(sides[0], 0), lambda: take_means(sides[1], 1))
+        end(sides)
+    assert not [failure for one in sides for failure in one.failures]
 
-    def learn(rank: int) -> None:
-        arena, _, means = sides[rank]
-        for number in range(3):
-            lay = means.announce_gradient(1.0, (0, 1), arena.vector("row", rank))
-            assert lay is not None
-            arena.vector("gradient", rank).fill_(number)
-            lay(500)
-            lay(0)
-            assert (means.collect((0, 1)) == number).all()
-            means.publish(torch.full((1000,), float(number)), 1.0, readers=(1 - rank,))
-            assert (means.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
 
-    together(lambda: learn(0), lambda: learn(1))
-    together(*(host.stop for _, host, _ in sides))
-    for pair in links:
-        for link in pair:
-            link.close()
-    listener.close()
-    for arena, _, _ in sides:
-        arena.close()
-    assert not failures
+def take_means(side: MeanHost, rank: int) -> None:
+    means = side.means[rank]
+    for number in range(3):
+        lay = means.announce_gradient(1.0, (0, 1), side.arena.vector("row", rank))
+        assert lay is not None
+        side.arena.vector("gradient", rank).fill_(number)
+        lay(500)
+        lay(0)
+        assert (means.collect((0, 1)) == number).all()
+        means.publish(torch.full((1000,), float(number)), 1.0, readers=(1 - rank,))
+        assert (means.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
 
 
 def exchanges_of_two_hosts() -> None:
