@@ -17,7 +17,18 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
+from support.clusters import (
+    ASYNCHRONOUS,
+    EVERY,
+    MANY,
+    MINIBATCH,
+    SYNCHRONOUS,
+    cluster,
+    keeps_sum,
+    make_strategy,
+    one_of_each,
+    plan,
+)
 
 JITTER = CostModel(jitter=0.3)
 
@@ -244,10 +255,10 @@ def test_where_a_segment_ends_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("learners", [2, 5])
 def test_every_strategy_finds_the_optimum(name: str, learners: int) -> None:
-    task = Quadratic(parameters=10, noise=0.0)
+    task = Quadratic(parameters=10, curvature=(0.3, 1.0), noise=0.0)
     # The centre of asgd takes every learner's step in full, some of them late: it bears 1 / L of the rate.
     in_full = make_strategy(name).traits.ages == "centre" and name != "rennala"
-    rate, rounds = (0.03, 1500) if in_full else (0.3, 400)
+    rate, rounds = (0.03, 1200) if in_full else (0.3, 300)
     with SimRuntime(cluster(name, learners, task), JITTER) as runtime:
         runtime.segment(plan(rounds, learners, rate=rate))
         assert task.build().evaluate(runtime.consensus(), "held out").mean_loss < 1e-5
@@ -263,7 +274,7 @@ def seconds(
     return outcome.virtual_seconds
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", one_of_each(MANY))
 def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
     """One of 8 learners is 10 times slower, so 7.1 of 8 are left: the ideal is 8 / 7.1 = 1.13 times the time, and its
     last minibatch, for which all wait in the end, takes 10 of 120."""
@@ -271,8 +282,7 @@ def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
     if make_strategy(name).traits.synchronous:
         assert ratio > 6
     else:
-        pairs = name in ("hadpsgd", "hadpsgd weights=progress")
-        assert ratio < (1.4 if pairs else 1.3)  # a node of two is lost with its slow half: 8 / 6.2
+        assert ratio < (1.4 if name == "hadpsgd" else 1.3)  # a node of two is lost with its slow half: 8 / 6.2
 
 
 def held_up(strategy: Strategy, rank: int) -> set[int]:
@@ -319,22 +329,3 @@ def test_what_is_sent_behind_the_gradient_costs_no_time(name: str) -> None:
     assert seconds(name, 4, (), dear) < 1.02 * seconds(name, 4, (), free)
     assert seconds("ssgd", 4, (), dear) > 1.2 * seconds("ssgd", 4, (), free)
     assert seconds("dpsgd order=atc", 4, (), dear) > 1.2 * seconds("dpsgd order=atc", 4, (), free)
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_run_cut_in_two_is_the_whole_run(name: str) -> None:
-    """State, handed to a new runtime between two segments, is complete. Bitwise where timing decides nothing."""
-    learners = 1 if name == "sgd" else 4
-    with SimRuntime(cluster(name, learners, momentum=0.9)) as runtime:
-        runtime.segment(plan(10, learners))
-        middle = runtime.state()
-        runtime.segment(plan(10, learners, epoch=1))
-        whole = runtime.state()
-    with SimRuntime(cluster(name, learners, momentum=0.9)) as runtime:
-        runtime.load(middle)
-        runtime.segment(plan(10, learners, epoch=1))
-        again = runtime.state()
-    assert again.integers == whole.integers
-    assert again.virtual_ns == whole.virtual_ns
-    for vector, value in whole.vectors.items():
-        assert torch.equal(value, again.vectors[vector])
