@@ -289,8 +289,9 @@ def three_hosts() -> Iterator[list[MeanHost]]:
         yield sides
     finally:
         end(sides)
-        for part in (*links, *routers):
-            part.close()
+        for one, router in zip(links, routers, strict=True):
+            one.close()
+            router.close()
 
 
 def have(sides: Sequence[MeanHost], number: int, ranks: Sequence[int], factor: float = 1.0) -> None:
