@@ -63,12 +63,13 @@ def test_learners_of_other_hosts_go_on_and_draw_what_the_dead_one_had(
 def test_when_the_first_host_is_lost_the_next_leads_and_each_example_is_trained_once(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the one after that, when that is lost too: the first again, which has come back to them as any other."""
+    """And the one after that, when that is lost too: the first again, which has come back to them as any other. The
+    third is behind a router, and reached by the host that leads."""
     monkeypatch.chdir(tmp_path)
     ports = [free_port() for _ in range(3)]
     peers = {"ROUNDELAY_PEERS": ",".join(f"127.0.0.1:{port}" for port in ports)}
     command = str(attached_lost.__file__), strategy, str(tmp_path)
-    with HostsOfLearners((1, 1, 1), command, peers, port=ports[0]) as hosts:
+    with HostsOfLearners((1, 1, 1), command, peers, port=ports[0], behind=[2]) as hosts:
         assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
         hosts.start(0)
         said, _ = hosts.end(1)

@@ -25,7 +25,7 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     pytest.importorskip("lhotse")
     folder = str(tmp_path_factory.mktemp("sharing"))
     if request.param == "hosts":
-        said, complained = run_hosts((1, 1), SCRIPT, "laws", folder)
+        said, complained = run_hosts((1, 1), SCRIPT, "laws", folder, behind=[1])  # by a relay
     else:
         done = run_learners(2, SCRIPT, "laws", folder)
         said, complained = done.stdout, done.stderr

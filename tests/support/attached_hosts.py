@@ -23,6 +23,7 @@ class HostsOfLearners:
     variables: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     later: int = 0  # learners that are not started with the others, but may join later
+    behind: Sequence[int] = ()  # hosts that the first one passes connections on to
     ways: dict[int, int] = field(default_factory=dict)  # by rank, another port by which it reaches the first host
     running: dict[int, Preloaded] = field(default_factory=dict)
     streams: dict[int, tuple[IO[str], IO[str]]] = field(default_factory=dict)  # files: a full pipe would stop a learner
@@ -47,6 +48,7 @@ class HostsOfLearners:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.ways.get(rank, self.port)),
             "ROUNDELAY_SECRET": SECRET.decode(),
+            **({"ROUNDELAY_LISTEN": "relay"} if host in self.behind else {}),
             **self.variables,
         }
         for stream in self.streams.pop(rank, ()):
@@ -87,7 +89,7 @@ class HostsOfLearners:
             error.close()
 
 
-def run_hosts(sizes: Sequence[int], *command: str) -> tuple[str, str]:
+def run_hosts(sizes: Sequence[int], *command: str, behind: Sequence[int] = ()) -> tuple[str, str]:
     """Standard output and error of learners on hosts of those sizes, once they have ended.
 
     All the while attackers do what they can without the secret; the last host even reaches the first by one of them.
@@ -96,7 +98,7 @@ def run_hosts(sizes: Sequence[int], *command: str) -> tuple[str, str]:
     port = free_port()
     with attackers(port) as found:
         ways = {sum(sizes) - 1 - n: found.between.address[1] for n in range(sizes[-1])}
-        with HostsOfLearners(sizes, command, port=port, ways=ways) as hosts:
+        with HostsOfLearners(sizes, command, port=port, behind=behind, ways=ways) as hosts:
             said = hosts.end()
         assert not found.admitted
         assert found.done.keys() == {"noise", "replay", "reflection", "nothing", "slow"}, found.done

@@ -38,6 +38,27 @@ def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
     return found
 
 
+def read_relay(listen: str | None, rank: int, first: str) -> Address | None:
+    """Return the relay that `listen` names (`relay`, `relay=ADDRESS:PORT`), as an address; ("", 0): the first host, at
+    `first`. None: it names none.
+
+    Raises:
+        UserError: it names no address, or this is the first host.
+    """
+    word, equals, text = (listen or "").partition("=")
+    if word != "relay":
+        return None
+    if rank == 0:
+        raise UserError(
+            f"rank 0: the others look for this host at {first}, so it must be reached there: --listen relay is for "
+            "others. Make a host the first that all can connect to."
+        )
+    found = listening(text, 0) if equals else ("", 0)
+    if equals and not (found[0] and found[1]):
+        raise UserError(f"rank {rank}: --listen {listen!r}: write relay, or relay=ADDRESS:PORT of a host of the run.")
+    return found
+
+
 def port_among(peers: Sequence[Address], own: str) -> int:
     """The port at which this host, of address `own`, is to listen, where it is one of `peers`; 0 where it is none, or
     several of them have that address."""

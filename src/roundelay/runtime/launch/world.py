@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
-from roundelay.runtime.launch.addresses import PEERS, Address, listening, own_address, port_among, read_peers
+from roundelay.runtime.launch.addresses import (
+    PEERS,
+    Address,
+    listening,
+    own_address,
+    port_among,
+    read_peers,
+    read_relay,
+)
 
 OURS = "ROUNDELAY_"
 """Stands before our names of the variables."""
@@ -27,6 +35,8 @@ LIVE = "ROUNDELAY_LIVE"
 """Names the folder in which attached sessions say how they are, for `roundelay status`."""
 REPORT = "ROUNDELAY_REPORT"
 """Names the folder in which an attached session keeps the held-out losses that its script reports."""
+LISTEN = "ROUNDELAY_LISTEN"
+"""Says where this host listens, as `listen` of `read_place`."""
 REPLAY = "ROUNDELAY_REPLAY"
 """Names a record that a script's sessions are to repeat."""
 REPLAYED = "ROUNDELAY_REPLAYED"
@@ -250,6 +260,7 @@ class HostPlace:
     job: bytes = field(default=b"", repr=False)  # the key of `roundelay launch`, if that has started this process
     begin: int = 0  # so many of the learners begin, others may join later; 0: all begin
     peers: tuple[Address, ...] = ()  # hosts that may lead when the first is lost
+    relay: Address | None = None  # passes on what others send to this host; ("", 0): the first host does
 
     @property
     def first(self) -> tuple[int, ...]:
@@ -279,7 +290,9 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 
     Args:
-        listen: ADDRESS or ADDRESS:PORT to listen at; None: the address of this host on the way to MASTER_ADDR.
+        listen: ADDRESS or ADDRESS:PORT to listen at; `relay` where no other host can connect to this one, which the
+            first host then passes connections on to, or `relay=ADDRESS:PORT`, which another does. None: what LISTEN
+            says, or the address of this host on the way to MASTER_ADDR.
 
     Raises:
         UserError: a variable is missing or no number, several hosts have no secret, or the address is not ours.
@@ -312,10 +325,12 @@ def read_place(listen: str | None = None, environment: Mapping[str, str] = os.en
     if local_rank:
         return HostPlace(ranks, learners, local_rank, address, port, begin=begin)
     secret, peers = _read_secret(environment, rank), read_peers(environment.get(PEERS, ""), port, hosted)
+    listen = listen or environment.get(LISTEN)
+    relay = read_relay(listen, rank, address)
     own = "" if listen else own_address([address, *(host for host, _ in peers)], rank)
     default_port = port if rank == 0 and not hosted else port_among(peers, own)
-    at = listening(listen, default_port) if listen else (own, default_port)
-    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret, begin=begin, peers=peers)
+    at = listening(listen, default_port) if listen and relay is None else (own, default_port)
+    return HostPlace(ranks, learners, 0, address, port, hosted, at, secret, begin=begin, peers=peers, relay=relay)
 
 
 def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:

@@ -1,6 +1,7 @@
 """Listens to other hosts, and keeps those that want to join until somebody looks at them."""
 
 import secrets
+import sys
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
@@ -8,7 +9,8 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, ROLES, HostTerms, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkOptions
+from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
+from roundelay.runtime.hosts.transport.wire import RELAY, Address, Link, LinkOptions
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 
@@ -19,10 +21,17 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
     Raises:
         UserError: the address is not one of this host, or taken.
     """
+    life = secrets.token_hex(8)  # tells this process from a later one
+    hello, options = {**identity(place.ranks[0]), "life": life}, LinkOptions(terms.encrypt)
+    at: Address | BehindRelay = place.listen
+    if place.relay is not None:
+        relay = place.relay if place.relay[0] else first_address(place, terms.patience_seconds)
+        name, moves = f"{place.ranks[0]}-{life}", not place.relay[0]
+        at = BehindRelay(relay, name, place.secret, terms.host_patience, options, moves)
+        ranks = ", ".join(map(str, place.ranks))
+        sys.stderr.write(f"roundelay: others reach learners {ranks} by the relay at {relay[0]} port {relay[1]}\n")
     try:
-        hello = {**identity(place.ranks[0]), "life": secrets.token_hex(8)}  # tells this process from a later one
-        options = LinkOptions(terms.encrypt)
-        listener = Listener(place.listen, place.secret, hello, terms.host_patience, options=options)
+        listener = Listener(at, place.secret, hello, terms.host_patience, options=options)
     except OSError as error:
         host, port = place.listen
         raise UserError(
@@ -32,7 +41,9 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
     if place.conducts and place.hosted:
         host, port = listener.address
         Rendezvous(place.world, terms.patience_seconds).say("coordinator", {"host": host, "port": port})
-    return Router(listener, ROLES, terms.patience_seconds)
+    router = Router(listener, (*ROLES, RELAY), terms.patience_seconds)
+    Relay(router, terms.host_patience)
+    return router
 
 
 class PendingJoins:
@@ -63,3 +74,10 @@ class PendingJoins:
             if monitored.link.hello.get("session", 0) == self.session:
                 return self._early.pop(number)
         return None
+
+
+def first_address(place: HostPlace, seconds: float) -> Address:
+    """Return the address of the first host, as the environment says, or the store of its launcher."""
+    if not place.hosted:
+        return place.address, place.port
+    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -13,6 +13,7 @@ from roundelay.core.errors import UserError
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk
+from roundelay.runtime.hosts.control.arrivals import first_address
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.messages import (
     Built,
@@ -31,9 +32,9 @@ from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.hosts.terms import HostHello, HostTerms, JoinHello, fingerprint, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
+from roundelay.runtime.hosts.transport.relay import BehindRelay
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
-from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Dialect, Message
 
@@ -107,6 +108,9 @@ class HostAgent(ABC):
             stop()
             left = max(0.01, deadline - wall_clock())
             address = first_address(place, left) if other is None else other[0]
+            if isinstance(self._listener.door, BehindRelay):
+                self._listener.door.move(address)
+                hello = replace(hello, address=self._listener.address)
             try:
                 # It may have moved, where a store says where it is: ask again now and then.
                 link = Link.connect(
@@ -236,10 +240,3 @@ class HostAgent(ABC):
                 bulk.give(self.link, self._learners.arena, name, ranks, order.laid_out)
         except LinkError as error:
             self._gone(str(error))
-
-
-def first_address(place: HostPlace, seconds: float) -> Address:
-    """Return the address of the first host, as the environment says, or the store of its launcher."""
-    if not place.hosted:
-        return place.address, place.port
-    return Rendezvous(place.world, max(1.0, seconds)).hear_address("coordinator")

@@ -46,8 +46,9 @@ class KnownHosts:
     life: str = ""
 
     def after(self) -> list[int]:
-        """Hosts that may lead next, the first one first."""
-        return [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
+        """Hosts that may lead next, the first one first. Those behind a relay come last: it may be gone."""
+        left = [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
+        return sorted(left, key=lambda host: "@" in self.addresses[host][0])
 
 
 def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
@@ -84,7 +85,7 @@ def led_by_another(place: HostPlace, hosts: KnownHosts) -> LedByAnother | None:
     the order in which they were, with ranks that follow each other, and the lowest of them is the first. None: there is
     none, since nobody has said that another may lead, or this host does not take part."""
     left = hosts.after()
-    if hosts.own not in left or not place.peers or place.begin:
+    if hosts.own not in left or not place.peers or place.begin or "@" in hosts.addresses[left[0]][0]:
         return None
     former, leads = [rank for number in left for rank in hosts.ranks[number]], hosts.addresses[left[0]]
     then = replace(

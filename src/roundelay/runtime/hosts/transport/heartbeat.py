@@ -112,6 +112,8 @@ class Router:
         self.listener, self._roles, self._patience = listener, frozenset(roles), patience
         self._takers: dict[str, Callable[[Link], None]] = {}
         self._early: list[tuple[float, str, Link]] = []  # when they came, and for what
+        self.at_end: list[Callable[[], None]] = []
+        """Calls that are made when no host can come any more."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._open, daemon=True, name="router")
         self._thread.start()
@@ -162,6 +164,8 @@ class Router:
         self._thread.join()
         for _, _, link in self._early:
             link.close()
+        for end in self.at_end:
+            end()
 
 
 def until(ready: Callable[[], bool], seconds: float, pause: float = 1e-3) -> bool:

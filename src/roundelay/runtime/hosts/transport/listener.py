@@ -10,7 +10,7 @@ from collections import Counter
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol, final
 
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
 from roundelay.runtime.hosts.transport.wire import HANDSHAKE_SECONDS, USUAL_LINKS, Address, BadFrame, Link, LinkOptions
@@ -20,11 +20,54 @@ MOST_UNADMITTED = 64
 closed: a crowd from one address keeps nobody else out."""
 
 
+class Doorway(Protocol):
+    """Place at which connections of other hosts come: a socket of this host, or a relay (relay.py)."""
+
+    @property
+    def address(self) -> Address:
+        """For the others."""
+
+    def accept(self) -> socket.socket:
+        """Return the next connection; raises OSError where there is none, also once this is closed."""
+
+    def close(self) -> None:
+        """Close: `accept` returns at once."""
+
+
+@final
+class ListeningSocket:
+    """A doorway at an address of this host.
+
+    Raises:
+        OSError: the address is not ours, or taken.
+    """
+
+    def __init__(self, address: Address) -> None:
+        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, backlog=128)
+        self._address: Address = self._socket.getsockname()[:2]
+
+    @property
+    def address(self) -> Address:
+        """Of the socket."""
+        return self._address
+
+    def accept(self) -> socket.socket:
+        """Return the next connection."""
+        return self._socket.accept()[0]
+
+    def close(self) -> None:
+        """Close it, and wake the thread that is in `accept`."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
 class Listener:
     """Accepts connections of other hosts.
 
     Args:
-        address: of an interface of this host, and a port; 0 takes any.
+        at: an address of this host, and a port, of which 0 takes any; or another doorway.
         secret: of the run.
         hello: what this end says of itself to those who have proved themselves.
         patience: how long the other end of a link may stand still in the middle of a frame.
@@ -35,28 +78,31 @@ class Listener:
 
     def __init__(
         self,
-        address: Address,
+        at: Address | Doorway,
         secret: bytes,
         hello: dict[str, Any] | None = None,
         patience: float = 10.0,
         handshake_seconds: float = HANDSHAKE_SECONDS,
         options: LinkOptions = USUAL_LINKS,
     ) -> None:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.create_server(address, family=family, backlog=128)
-        self.address: Address = self._socket.getsockname()[:2]
+        self.door: Doorway = ListeningSocket(at) if isinstance(at, tuple) else at
         self.rejected = options.rejected or RejectedConnections()
         self._secret, self.hello, self._patience = secret, hello or {}, patience
         self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, options.largest, options.encrypts
         self._gate, self._closed = threading.Lock(), False
         self._unadmitted: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
-        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.address[1]}")
+        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.door.address[1]}")
         self._thread.start()
 
     def say(self, **facts: Any) -> None:
         """From now on this end says so, too, of itself."""
         self.hello = {**self.hello, **facts}
+
+    @property
+    def address(self) -> Address:
+        """Of this end, for the others."""
+        return self.door.address
 
     @property
     def closed(self) -> bool:
@@ -77,7 +123,7 @@ class Listener:
     def _open(self) -> None:
         while True:
             try:
-                socket_, _ = self._socket.accept()
+                socket_ = self.door.accept()
             except OSError:
                 if self._closed:
                     return
@@ -125,10 +171,8 @@ class Listener:
         with self._gate:
             self._closed = True
             waiting = dict(self._unadmitted)
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self.door.close()
         self._thread.join()
-        self._socket.close()
         for visitor, thread in waiting.items():
             visitor.close()
             if thread.ident is not None:

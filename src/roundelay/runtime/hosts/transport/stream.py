@@ -196,6 +196,20 @@ class Stream:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def release(self) -> socket.socket:
+        """Give the connection away, as a socket that blocks; this is closed for whoever has it.
+
+        Raises:
+            LinkClosed: it is closed already.
+        """
+        with self._gate:
+            if self._closed:
+                raise LinkClosed(f"the link to {self.peer} is closed")
+            self._closed = True
+            socket_ = socket.socket(fileno=self._socket.detach())
+        socket_.setblocking(True)
+        return socket_
+
     def close(self) -> None:
         """Close the connection: all who are writing or reading, here or there, get `LinkClosed`. Safe to call twice."""
         with self._gate:

@@ -18,7 +18,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self, final
 
@@ -48,6 +48,8 @@ HANDSHAKE_SECONDS = 10.0
 """In which whoever connects must have proved itself."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
 """Seconds between attempts to connect: each pause is twice the one before."""
+RELAY = "relay"
+"""Role of links to a relay (relay.py)."""
 SMALL_BYTES = 1 << 12
 """Buffer of a thread for records as long as all are small."""
 
@@ -65,6 +67,10 @@ class Tampered(BadFrame):
 
 class UnknownPeer(LinkError):
     """The other end does not know the secret, is not whom it was taken for, or has other rules. The link is closed."""
+
+
+class Spliced(Message):
+    """The relay's last word: what comes now comes from the other end, and what is sent goes there."""
 
 
 @final
@@ -123,6 +129,7 @@ class Link(Stream):
         is there and closes the connection before both have proved themselves, as it does in a crowd.
 
         Args:
+            address: NAME@ADDRESS and a port: that of the relay at which a host has this name (relay.py).
             hello: what this end says of itself.
             patience: how long the other may stand still in the middle of a frame; what `within` is where it is None.
             expected: what the other end must say of itself; somebody else who knows the secret is a stranger, too.
@@ -136,7 +143,7 @@ class Link(Stream):
         while True:
             left = max(0.01, deadline - time.monotonic())
             try:
-                socket_ = socket.create_connection(address, timeout=left)
+                socket_ = cls._reach(address, secret, patience, options, left)
                 try:
                     link = cls(socket_, patience, options.rejected or RejectedConnections(), options.largest)
                 except OSError:
@@ -153,6 +160,35 @@ class Link(Stream):
                     raise LinkTimeout(f"nobody answers at {where}{sought} ({error})") from error
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    @classmethod
+    def _reach(
+        cls, address: Address, secret: bytes, patience: float, options: LinkOptions, seconds: float
+    ) -> socket.socket:
+        """Return a connection to the listener at `address`, perhaps by a relay.
+
+        Raises:
+            OSError, LinkError: there is none.
+        """
+        name, at, host = address[0].rpartition("@")
+        if not at:
+            return socket.create_connection(address, timeout=seconds)
+        own = replace(options, rejected=None)
+        hello = {"what": RELAY, "wants": name}
+        return cls.connect((host, address[1]), secret, hello, patience, own, seconds).spliced(seconds)
+
+    def spliced(self, seconds: float) -> socket.socket:
+        """Return the connection, as this end of what the relay at its other end passes on.
+
+        Raises:
+            LinkError: the relay does not say so within `seconds`; the link is closed.
+        """
+        try:
+            self.hear(Dialect(Spliced), seconds)
+            return self.release()
+        except LinkError:
+            self.close()
+            raise
 
     def prove(self, how: Callable[[float], None], seconds: float) -> None:
         """Go through the handshake within `seconds`; close the link unless that goes well."""
