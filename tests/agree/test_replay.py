@@ -29,7 +29,7 @@ from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
 from roundelay.strategies.base import Strategy
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, one_of_each, plan
 from support.coded import Pairs, Together
 from support.overwriting import Overwriting
 
@@ -54,8 +54,11 @@ def assert_same(found: Replayed, recorded: ClusterState) -> None:
     assert found.state.integers == recorded.integers
 
 
-@pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, False) for name in ASYNCHRONOUS), *((name, True) for name in one_of_each(ASYNCHRONOUS))],
+    ids=lambda of: {False: "", True: "rows on a device"}.get(of, of),
+)
 def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: bool, tmp_path: Path) -> None:
     """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
     task = Quadratic(parameters=CHUNK + 7)
