@@ -87,7 +87,7 @@ MODULES: dict[str, Callable[[nn.Sequential], object]] = {
     "frozen": lambda model: model[0].bias.requires_grad_(False),
     "buffer": lambda model: model.register_buffer("extra", torch.zeros(3)),
 }
-"""What rank 1 changes of its module."""
+"""Changes of rank 1 to its module, by name."""
 
 
 def halves(model: nn.Sequential) -> list[dict[str, Any]]:
