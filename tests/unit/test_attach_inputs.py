@@ -8,6 +8,7 @@ import torch
 import roundelay
 from roundelay.attached.forward import fingerprint
 from roundelay.runtime.attached.inputs import FIRST, Inputs, InputTables
+from roundelay.runtime.attached.meetings import Meetings, MeetingTables
 from support.small_loop import backward, batches, network
 from support.views import zeros
 
@@ -51,6 +52,15 @@ def test_a_fingerprint_is_of_the_tensors() -> None:
     assert len(found) == 1 + len(others)
     assert fingerprint((("text", 3), {})) is None
     assert fingerprint((torch.empty(0),)) is not None
+
+
+def test_who_waits_long_in_a_meeting_says_in_which(caplog: pytest.LogCaptureFixture) -> None:
+    meetings = Meetings(zeros(MeetingTables, learners=2), 0)
+    for number in (1, 2):
+        meetings.begin("consensus()")
+        meetings.announce(number)
+    meetings.say_long([1])
+    assert "rank 0 waits in its 2nd consensus() for learners [1]" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("stepped", [False, True])
