@@ -55,7 +55,7 @@ def session_hosts(
     """Both, once they have met; `way` says by which address the other reaches that of the first."""
     asked = request(place(0, 0), strategy)
     router = open_router(asked.place, asked.terms)
-    arrivals = PendingJoins(router, PATIENCE)
+    arrivals = PendingJoins(router, asked.place, asked.terms)
     with way(router.listener.address) as reached, _met(asked, router, arrivals, reached) as found:
         yield found
 
