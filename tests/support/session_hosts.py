@@ -46,7 +46,7 @@ def session_hosts(strategy: str) -> Iterator[SessionHosts]:
     """Both, once they have met."""
     asked = request(place(0, 0), strategy)
     router = open_router(asked.place, asked.terms)
-    arrivals = PendingJoins(router, PATIENCE)
+    arrivals = PendingJoins(router, asked.place, asked.terms)
     asked_other = request(place(1, router.listener.address[1]), strategy)
     router_other = open_router(asked_other.place, asked_other.terms)
     files = [create_file(one.layout) for one in (asked, asked_other)]

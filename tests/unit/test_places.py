@@ -202,3 +202,15 @@ def test_hosts_that_may_lead_must_be_addresses_and_are_not_under_torchrun() -> N
         read_place(None, {**HOSTS, "ROUNDELAY_PEERS": "127.0.0.2,a:b"})
     with pytest.raises(UserError, match="ROUNDELAY_PEERS is set under torchrun"):
         read_place(None, {**HOSTS, "ROUNDELAY_PEERS": "127.0.0.2", "TORCHELASTIC_USE_AGENT_STORE": "True"})
+
+
+def test_a_host_may_be_reached_by_a_relay() -> None:
+    variables = {**HOSTS, "ROUNDELAY_LISTEN": "relay"}
+    assert read_place(None, {**HOSTS}).relay is None  # type: ignore[union-attr]
+    assert read_place(None, variables).relay == ("", 0)  # type: ignore[union-attr]
+    assert read_place("relay=[fd00::1]:4000", {**HOSTS}).relay == ("fd00::1", 4000)  # type: ignore[union-attr]
+    assert read_place("127.0.0.9", variables).listen == ("127.0.0.9", 0)  # type: ignore[union-attr]
+    with pytest.raises(UserError, match="relay=ADDRESS:PORT of a host of the run"):
+        read_place("relay=10.0.0.1", {**HOSTS})
+    with pytest.raises(UserError, match="rank 0: the others look for this host at"):
+        read_place("relay", {**HOSTS, "RANK": "0"})

@@ -97,19 +97,23 @@ def test_a_relay_that_changes_a_byte_is_noticed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_host_behind_a_relay_follows_it_to_another_address() -> None:
-    with relaying() as second:
-        with relaying() as first, behind(first) as listener, behind(first, "named", moves=False) as named:
-            with connected(listener):
-                pass
-            assert listener.address == (f"3-life@{first[0]}", first[1])
-            for one in (listener, named):
-                assert isinstance(one.door, BehindRelay)
-                one.door.move(second)
-            assert listener.address == (f"3-life@{second[0]}", second[1])
-            assert named.address[1] == first[1]
-            with connected(listener) as (ours, theirs):
-                ours.send("here", {})
-                assert theirs.receive(PATIENCE).kind == "here"
+    with (
+        relaying() as second,
+        relaying() as first,
+        behind(first) as listener,
+        behind(first, "named", moves=False) as named,
+    ):
+        with connected(listener):
+            pass
+        assert listener.address == (f"3-life@{first[0]}", first[1])
+        for one in (listener, named):
+            assert isinstance(one.door, BehindRelay)
+            one.door.move(second)
+        assert listener.address == (f"3-life@{second[0]}", second[1])
+        assert named.address[1] == first[1]
+        with connected(listener) as (ours, theirs):
+            ours.send("here", {})
+            assert theirs.receive(PATIENCE).kind == "here"
 
 
 def test_a_host_finds_its_relay_again() -> None:

@@ -15,6 +15,12 @@ numbers would speak of the longest for long. (The mean of a ratio is not the rat
 parameters both numbers are near theirs in each pair.) Every pair of the first `EARLY` steps is looked at, then one in
 `PERIOD` steps.
 
+Curvature limits a rate, too, and no mean over learners changes that. It shows in the same ratio: where a rate a meets
+curvature c, a step undoes what the noise of the step before has done. At rest, where x' = x - a g with g = c x + e, the
+mean of g h is -a c / 2 of the squares. So it falls below 0 as the rate nears the largest that is stable, 2 / c; from
+`FREE` to `FULL` the gain is taken back, down to none (`free`). What is measured is the enlarged rate, so that it comes
+to rest between the two. (With momentum, consecutive gradients are alike, and nothing is taken back.)
+
 Legend: P parameters.
 """
 
@@ -32,6 +38,10 @@ EARLY: Final = 32
 """Of the first so many steps every pair is taken."""
 UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
+FREE: Final = -0.05
+"""Of the squares, `g h` at a rate that is not limited by curvature."""
+FULL: Final = -0.15
+"""Of the squares, `g h` at a rate that is not to be enlarged any more."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
 NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept")
@@ -78,6 +88,15 @@ class GradientNoise:
         """m2 / (s2 + m2), 0 to 1."""
         return max(0.0, min(1.0, 1 - float(self._scalars[0])))
 
+    @property
+    def free(self) -> float:
+        """Share of a gain that curvature leaves, 0 to 1, by the pairs seen alone."""
+        pairs = int(self._scalars[1])
+        if not pairs:
+            return 1.0
+        ratio = 1 - float(self._scalars[0]) / (1 - _unseen(pairs))
+        return max(0.0, min(1.0, (ratio - FULL) / (FREE - FULL)))
+
     @staticmethod
     def wants(step: int) -> bool:
         """Return whether the gradient of this step is looked at."""
@@ -115,10 +134,19 @@ class GradientNoise:
     def _add(self, squares: float, products: float) -> None:
         if not 0 < squares < float("inf"):  # nothing was learnt, or the run diverges
             return
-        self._scalars[0] += max(1 / PAIRS_KEPT, 1 / (UNKNOWN + 1 + self._scalars[1])) * (
-            1 - products / squares - self._scalars[0]
-        )
+        self._scalars[0] += _weight(self._scalars[1]) * (1 - products / squares - self._scalars[0])
         self._scalars[1] += 1
+
+
+def _weight(pairs: float) -> float:
+    """Return the weight of a pair after so many."""
+    return max(1 / PAIRS_KEPT, 1 / (UNKNOWN + 1 + pairs))
+
+
+def _unseen(pairs: int) -> float:
+    """Return the weight that what was taken before any pair has after so many."""
+    first = min(pairs, PAIRS_KEPT - UNKNOWN)  # weights 1 / (UNKNOWN + 1), ..., 1 / PAIRS_KEPT
+    return UNKNOWN / (UNKNOWN + first) * (1 - 1 / PAIRS_KEPT) ** (pairs - first)
 
 
 def _part(gradient: Tensor) -> Tensor:

@@ -266,7 +266,8 @@ def _add_hosts(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--listen",
         metavar="ADDRESS[:PORT]",
-        help="several hosts: the address where the others reach this host (docs/hosts.md)",
+        help="several hosts: the address where the others reach this host, or relay where they cannot: the first "
+        "host then passes connections on (docs/hosts.md)",
     )
     sub.add_argument(
         "--host-patience",

@@ -85,7 +85,7 @@ def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
         if way.latency_ms is None or way.megabytes_s is None or way.clock_ahead_s is None:
             change = (
                 f"Let {way.origin} reach {way.address}: is it the right address (--listen there), and does a firewall "
-                "between them let TCP through?"
+                "between them let TCP through? Behind a router: --listen relay there (docs/hosts.md)."
             )
             findings.append(Finding(about, Verdict.BAD, way.problem, change))
             continue

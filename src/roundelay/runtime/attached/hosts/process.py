@@ -164,7 +164,7 @@ class SessionServer:
             if self._router is not None:
                 self._router.close()
             self._router, self._listens = open_router(request.place, request.terms), wanted
-            self._arrivals = PendingJoins(self._router, request.terms.host_patience)
+            self._arrivals = PendingJoins(self._router, request.place, request.terms)
         return self._router, self._arrivals
 
 

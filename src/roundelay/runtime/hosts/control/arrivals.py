@@ -2,17 +2,23 @@
 
 import secrets
 import sys
+import threading
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, ROLES, HostTerms, identity
+from roundelay.runtime.hosts.control.finding import ask
+from roundelay.runtime.hosts.terms import CONTROL, NO_SESSION, ROLES, HostTerms, JoinHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
-from roundelay.runtime.hosts.transport.wire import RELAY, Address, Link, LinkOptions
+from roundelay.runtime.hosts.transport.wire import RELAY, Address, Link, LinkError, LinkOptions, LinkTimeout
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import InvalidMessage, read
+
+WAY_SECONDS = 10.0
+"""In which a host that has come must answer at its address."""
 
 
 def open_router(place: HostPlace, terms: HostTerms) -> Router:
@@ -49,8 +55,8 @@ def open_router(place: HostPlace, terms: HostTerms) -> Router:
 class PendingJoins:
     """Hosts that have come and have not been looked at yet. They hear that somebody is there, who may be busy."""
 
-    def __init__(self, router: Router, patience: float) -> None:
-        self._patience, self.listener = patience, router.listener
+    def __init__(self, router: Router, place: HostPlace, terms: HostTerms) -> None:
+        self._place, self._terms, self.listener = place, terms, router.listener
         self._monitored: SimpleQueue[MonitoredLink] = SimpleQueue()
         self._early: list[MonitoredLink] = []  # for another session
         self.session = 0
@@ -62,9 +68,29 @@ class PendingJoins:
         if link.hello.get("session") == NO_SESSION:
             link.close()
             return
-        monitored = MonitoredLink(link, self._patience)
+        monitored = MonitoredLink(link, self._terms.host_patience)
         monitored.beat()
+        threading.Thread(target=self._warn_unless_reached, args=(link,), daemon=True, name="way back").start()
         self._monitored.put(monitored)
+
+    def _warn_unless_reached(self, link: Link) -> None:
+        """Say so where the host at the other end cannot be connected to: others' exchanges with it would come to
+        nothing."""
+        with suppress(InvalidMessage):  # the one who looks at it says so
+            hello = read(JoinHello, link.hello)
+            host, port = hello.address
+            try:
+                ask(hello.address, self._place, self._terms, WAY_SECONDS, {"first": hello.ranks[0]})
+            except LinkTimeout as error:
+                if not link.closed:
+                    ranks = ", ".join(map(str, range(hello.ranks[0], sum(hello.ranks))))
+                    sys.stderr.write(
+                        f"roundelay: learners {ranks} have come, and cannot be reached from here at {host} port {port} "
+                        f"({error.__cause__}). Let connections through to there; or, where that host is behind a "
+                        f"router, set ROUNDELAY_LISTEN=relay on it (docs/hosts.md).\n"
+                    )
+            except LinkError:  # it is there
+                pass
 
     def next(self, seconds: float = 0.0) -> MonitoredLink | None:
         """The next, if there is one within so many seconds."""

@@ -127,7 +127,7 @@ class MultiHostRuntime(Runtime):
         self._leading = False  # learners of this host are under way
         self._why = ""
         self._local = LocalHost(cluster, place, terms, self._lease_own)
-        arrivals = PendingJoins(self._local.router, terms.host_patience)
+        arrivals = PendingJoins(self._local.router, place, terms)
         try:
             self._local.start(cluster.task)
         except BaseException:
