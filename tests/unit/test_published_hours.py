@@ -20,13 +20,13 @@ CLUSTERS = Path(__file__).parents[2] / "docs" / "clusters"
 
 
 @pytest.fixture(scope="module")
-def compared() -> list[ComparedHours]:
-    return compare_hours(load_printed())
+def all_fitted() -> dict[str, Machine]:
+    return machines(load_printed())
 
 
 @pytest.fixture(scope="module")
-def all_fitted() -> dict[str, Machine]:
-    return machines(load_printed())
+def compared(all_fitted: dict[str, Machine]) -> list[ComparedHours]:
+    return compare_hours(load_printed(), all_fitted)
 
 
 @pytest.fixture(scope="module")
