@@ -203,11 +203,8 @@ def test_a_mix_waits_for_contributions_whatever_a_host_says_of_itself(monkeypatc
         ("adpsgd", {}, True),
         ("adpsgd:random", {"wire": "bf16", "fragments": 2}, False),
         ("easgd period=2", {"wire": "int8"}, False),
-        ("asgd", {}, False),
         ("async-diloco period=2", {}, False),
         ("bmuf period=3 quorum=2", {}, False),
-        ("adpsgd weights=progress", {}, False),
-        ("hadpsgd node_size=2", {}, False),
         ("hadpsgd node_size=2", {}, True),
     ],
 )
