@@ -10,6 +10,7 @@ import torch
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
 from roundelay.runtime.hosts.control import finding
+from roundelay.runtime.hosts.control.messages import Living
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
 from support.until import until
 
@@ -100,3 +101,12 @@ def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is
         assert found.other.attendance.left[0] == HOST_LOST
         assert found.other.arena.liveness.alive[1]
         assert same(before, stored(found, 1))
+
+
+def test_of_who_lives_the_newest_word_counts() -> None:
+    """An older one that comes after it changes nothing."""
+    with session_hosts("adpsgd") as found:
+        addresses, ranks = tuple(found.agent.hosts.addresses), tuple(found.agent.hosts.ranks)
+        for generation, hosts in ((99, ranks), (98, ranks[::-1])):
+            found.agent._hear_who_lives(Living(generation, (1, 1), addresses, hosts))
+        assert tuple(found.agent.hosts.ranks) == ranks == ((0,), (1,))
