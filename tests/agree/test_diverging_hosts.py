@@ -1,7 +1,6 @@
 """A run whose loss becomes NaN on several hosts: it ends like one on one host, under every strategy."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 from roundelay.runtime.base import Outcome
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.procs.driver import ProcsRuntime
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, make_strategy, plan
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, make_strategy, one_of_each, plan
 from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
 
@@ -24,11 +23,6 @@ def kept_hosts() -> Iterator[None]:
     """Hosts take part in one run after the other."""
     with keeping_hosts():
         yield
-
-
-def one_of_each(names: Sequence[str]) -> list[str]:
-    """Variants of a strategy meet the network alike."""
-    return list({re.split("[: ]", name)[0]: name for name in reversed(names) if name != "sgd"}.values())
 
 
 def diverged(outcome: Outcome) -> None:

@@ -27,9 +27,9 @@ from roundelay.runtime.gathering import LEARNT
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.replay.whole import Replayed, replay
-from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_events
+from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
 from roundelay.strategies.base import Strategy
-from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, plan
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, one_of_each, plan
 from support.coded import Pairs, Together
 from support.overwriting import Overwriting
 
@@ -54,8 +54,11 @@ def assert_same(found: Replayed, recorded: ClusterState) -> None:
     assert found.state.integers == recorded.integers
 
 
-@pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [*((name, False) for name in ASYNCHRONOUS), *((name, True) for name in one_of_each(ASYNCHRONOUS))],
+    ids=lambda of: {False: "", True: "rows on a device"}.get(of, of),
+)
 def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: bool, tmp_path: Path) -> None:
     """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
     task = Quadratic(parameters=CHUNK + 7)
@@ -289,6 +292,13 @@ def test_a_lost_event_is_noticed(tmp_path: Path) -> None:
 class _Elsewhere(Task):
     def build(self) -> Learner:
         return Quadratic(parameters=38).build()
+
+
+@pytest.mark.parametrize("text", [b"\xff\xfe\n", b'{"what": "st\xe9rt"}\n', b"[]\n", b"{\n", b"7\n"])
+def test_a_trace_that_cannot_be_read_is_named(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / Recorder.FILE).write_bytes(text)
+    with pytest.raises(UserError, match=str(tmp_path / Recorder.FILE)):
+        list(read_entries(tmp_path))
 
 
 def test_what_is_not_this_runs_trace_is_refused(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Newbob
 from roundelay.training import train
 from roundelay_speech.acoustic import _on_death
-from support.clusters import MANY, MINIBATCH, make_strategy
+from support.clusters import MANY, MINIBATCH, make_strategy, one_of_each
 from support.fatal import Fatal
 from support.runs import comparable, job
 
@@ -88,7 +88,7 @@ def test_ssgd_with_other_learners_goes_where_it_would_have_gone_with_them(
     assert comparable(results)["learners"] == after
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", one_of_each(MANY))
 def test_every_strategy_goes_on_with_other_learners_and_says_so(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

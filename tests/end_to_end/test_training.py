@@ -1,7 +1,6 @@
 """The training loop: what it writes, and that stopping and going on changes nothing."""
 
 import dataclasses
-import errno
 import os
 import signal
 from collections.abc import Callable
@@ -38,7 +37,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
 from roundelay.training import train
-from support.clusters import EVERY, MINIBATCH, SYNCHRONOUS
+from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, one_of_each
 from support.runs import comparable, job
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
@@ -70,7 +69,7 @@ class Stop:
         self.patch.setattr(runtime, "segment", cut)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ["sgd", "delayed-gradient", *one_of_each(ASYNCHRONOUS)])
 def test_an_interrupted_run_goes_on_to_the_very_same_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +138,8 @@ WARM = Anneal(0.02, base_minibatch=16, warmup_epochs=2.5, anneal_from=3, max_epo
 @pytest.mark.parametrize(
     ("runtime", "name", "optimizer"),
     [
-        *(("sim", name, "adamw") for name in SYNCHRONOUS if name != "delayed-gradient"),  # a cut empties its pipeline
+        # A cut empties the pipeline of delayed-gradient.
+        *(("sim", name, "adamw") for name in one_of_each(SYNCHRONOUS) if name != "delayed-gradient"),
         ("procs", "ssgd", "rprop"),
         ("procs", "bmuf period=3", "adamw"),
     ],
@@ -210,32 +210,12 @@ def test_a_run_directory_is_complete(tmp_path: Path) -> None:
     results = run(job("adpsgd", TASK), tmp_path / "exp")
     assert results is not None
     files = {path.name for path in (tmp_path / "exp").iterdir()}
-    assert files == {
-        "recipe.yaml",
-        "place.json",
-        "events.jsonl",
-        "checkpoints",
-        "tensorboard",
-        "model.safetensors",
-        "results.json",
-    }
+    log = {"recipe.yaml", "place.json", "events.jsonl", "checkpoints", "tensorboard"}
+    assert files == {*log, "model.safetensors", "results.json"}
     stored = read_json(tmp_path / "exp" / "results.json")
     assert Results.from_json(stored) == results
-    for key in (
-        "strategy",
-        "learners",
-        "corpus",
-        "wer",
-        "frame_cross_entropy",
-        "frame_accuracy",
-        "frames_seen",
-        "wall_seconds",
-        "virtual_seconds",
-        "staleness",
-        "commit",
-        "seed",
-    ):
-        assert key in stored
+    said = "strategy learners corpus wer frame_cross_entropy frame_accuracy frames_seen wall_seconds virtual_seconds"
+    assert {*said.split(), "staleness", "commit", "seed"} <= stored.keys()
     events = read_events(tmp_path / "exp" / "events.jsonl")
     assert isinstance(events[0], RunStarted)
     assert isinstance(events[-1], Finished)
@@ -262,25 +242,6 @@ def test_a_directory_of_another_configuration_is_refused_by_difference(tmp_path:
 def test_too_little_data_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="only 10 training frames"):
         run(job("ssgd", Quadratic(examples=10)), tmp_path / "exp")
-
-
-def test_a_full_disk_is_named_and_costs_nothing_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(job("ssgd", TASK), tmp_path / "whole")
-    calls, real = 0, os.fsync
-
-    def fsync(descriptor: int) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 5:  # the tensors of the checkpoint after the first epoch; those before it come two by two
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(descriptor)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fsync)
-        with pytest.raises(UserError, match="the disk is full"):
-            run(job("ssgd", TASK), tmp_path / "exp")
-    assert not list((tmp_path / "exp").rglob("*.part"))
-    assert comparable(run(job("ssgd", TASK), tmp_path / "exp")) == comparable(whole)
 
 
 def test_an_epoch_that_made_things_worse_is_taken_back(tmp_path: Path) -> None:

@@ -11,13 +11,10 @@ from os import close, getpid, kill, pidfd_open
 from pathlib import Path
 
 import pytest
-import torch
 
-from roundelay.algorithms.averaging import weighted_mean
-from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.start import launch
-from support import attached_deaths, attached_lost, attached_terms, attached_without
+from support import attached_deaths, attached_lost, attached_terms
 from support.attached_hosts import HostsOfLearners
 from support.hosts import free_port
 from support.launched import reports, run_learners
@@ -122,52 +119,6 @@ def test_synchronous_learners_name_the_dead() -> None:
     assert list(found) == [0]
     assert found[0]["error"].startswith("LearnerDied: learner 1 died:")
     assert found[0]["again"] == found[0]["error"]
-
-
-def without_the_victim() -> list[list[float]]:
-    """Parameters after each epoch of a plain loop that steps by the mean of the gradients of those who were there."""
-    model, optimizer = attached_without.made()
-    found = []
-    for epoch, learners in enumerate((3, 2)):
-        plan = EpochPlan(epoch, attached_without.EXAMPLES, attached_without.BATCH * learners, learners, 0)
-        order = torch.from_numpy(plan.order())
-        for round_ in range(plan.rounds):
-            there = range(2 if epoch or round_ >= attached_without.FATAL else 3)
-            pieces = [plan.piece(round_ * learners + rank) for rank in there]
-            gradients = []
-            for piece in pieces:
-                optimizer.zero_grad()
-                inputs = attached_without.DATA.tensors[1][order[piece.start : piece.stop]]
-                attached_without.loss(model, inputs).backward()  # type: ignore[no-untyped-call]
-                gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-            mean = weighted_mean(gradients, [float(piece.frames) for piece in pieces])
-            sizes = [p.numel() for p in model.parameters()]
-            for p, part in zip(model.parameters(), torch.split(mean, sizes), strict=True):
-                p.grad = part.view_as(p)
-            optimizer.step()
-        found.append(attached_without.values(model))
-    return found
-
-
-@pytest.mark.parametrize("several", [False, True], ids=["one host", "two hosts"])
-def test_learners_that_wait_for_each_other_go_on_without_one(several: bool) -> None:
-    """Bit for bit as those who are left would by themselves; and the next epoch is theirs alone, each example once."""
-    script = str(attached_without.__file__)
-    if several:
-        with HostsOfLearners((2, 1), (script, "ssgd")) as hosts:
-            said, _ = hosts.end(2)
-    else:
-        said = run_learners(3, script, "ssgd", expect=KILLED).stdout
-    found = reports(said)["without"]
-    assert sorted(found) == [0, 1]
-    expected = without_the_victim()
-    for mine in found.values():
-        assert mine["living"] == [0, 1]
-        assert mine["values"] == expected
-        assert mine["rounds"] == -(-attached_without.EXAMPLES // (2 * attached_without.BATCH))
-    first, second = ([number for mine in found.values() for number in mine["epochs"][epoch]] for epoch in range(2))
-    assert len(set(first)) == len(first) < attached_without.EXAMPLES
-    assert sorted(second) == list(range(attached_without.EXAMPLES))
 
 
 @pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])

@@ -97,17 +97,17 @@ def check(
 
 HOW = {"comes": attached_back.MET, "again": attached_back.EXAMPLES, "later": attached_back.EXAMPLES}
 """Round of the first epoch from which on the victim takes part again; it dies once more as it comes, or comes in the
-middle of the second epoch."""
+middle of the second epoch. If it never comes, others go on without it."""
 
 
 def sharing(how: str, epoch: int) -> tuple[int, ...]:
     """Ranks that an epoch is cut for."""
-    return (0, 2) if how == "later" and epoch == 1 else (0, 1, 2)
+    return (0, 2) if (how == "later" and epoch == 1) or (how == "never" and epoch) else (0, 1, 2)
 
 
 def absent(how: str, epoch: int, round_: int) -> bool:
     """Return whether the victim, for whom the epoch is cut, takes no part in that round."""
-    return epoch == 0 and attached_back.FATAL <= round_ < HOW[how]
+    return epoch == 0 and attached_back.FATAL <= round_ < HOW.get(how, attached_back.EXAMPLES)
 
 
 def as_one_process_would(how: str) -> list[list[float]]:
@@ -135,6 +135,25 @@ def as_one_process_would(how: str) -> list[list[float]]:
             optimizer.step()
         found.append(attached_back.values(model))
     return found
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one host", "three hosts"])
+def test_learners_that_wait_for_each_other_go_on_without_one(several: bool, tmp_path: Path) -> None:
+    """Bit for bit as those who are left would by themselves; and the next epochs are theirs, each example once."""
+    command = str(attached_back.__file__), "ssgd", str(tmp_path), "never"
+    if several:
+        with HostsOfLearners((1, 1, 1), command) as hosts:
+            said, _ = hosts.end(attached_back.VICTIM)
+    else:
+        said = run_learners(3, *command, expect=KILLED).stdout
+    found, rows = reports(said)["back"], as_one_process_would("never")
+    assert sorted(found) == [0, 2]
+    for mine in found.values():
+        assert (mine["living"], mine["row"]) == ([0, 2], rows[-1])
+        assert mine["rounds"] == -(-attached_back.EXAMPLES // (2 * attached_back.BATCH))
+    first, *rest = ([one for mine in found.values() for one in mine["trained"][e]] for e in range(attached_back.EPOCHS))
+    assert len(set(first)) == len(first) < attached_back.EXAMPLES
+    assert [sorted(numbers) for numbers in rest] == [list(range(attached_back.EXAMPLES))] * 2
 
 
 @pytest.mark.parametrize("how", HOW)

@@ -2,14 +2,16 @@
 
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 import torch
 
 from roundelay.checkpoint import Checkpoint, latest, load_checkpoint, prune, save_checkpoint
+from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
-from roundelay.core.files import sweep
+from roundelay.core.files import read_json, sweep, write_json
 from roundelay.runtime.base import ClusterState
 
 KILLED = """
@@ -103,4 +105,46 @@ def test_damage_of_a_checkpoint_written_again_is_named(tmp_path: Path) -> None:
     (tensors,) = tmp_path.glob("*.safetensors")
     tensors.write_bytes(tensors.read_bytes()[:-1])
     with pytest.raises(UserError, match=rf"{tensors.name}: damaged"):
+        load_checkpoint(path)
+
+
+def test_no_bit_of_a_checkpoint_can_change_unnoticed(tmp_path: Path) -> None:
+    """In the JSON too: a learning rate or a step count with another digit would train on without a word."""
+    path = save_checkpoint(tmp_path, "epoch-0001", some(1.5))
+    content = load_checkpoint(path)
+    for file in sorted(tmp_path.iterdir()):
+        whole = file.read_bytes()
+        for bit in range(0, 8 * len(whole), 3):
+            data = bytearray(whole)
+            data[bit // 8] ^= 1 << bit % 8
+            file.write_bytes(data)
+            try:
+                found = load_checkpoint(path)
+            except Damaged:
+                continue
+            else:  # another way to write the same
+                assert (found.position, found.state.integers) == (content.position, content.state.integers)
+                assert file.suffix == ".json"
+        file.write_bytes(whole)
+
+
+def test_a_checkpoint_names_no_file_elsewhere(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "checkpoints", "epoch-0001", some(1.5))
+    for name in ("../../../etc/passwd", "/etc/passwd", "..", ".", "", "a\0b", 7, None):
+        for sums in (None, 1):
+            write_json(path, {**read_json(path), "tensors": name, "checksums": sums})
+            with pytest.raises(Damaged, match=r"epoch-0001\.json"):
+                load_checkpoint(path)
+            prune(path.parent, {"epoch-0001"})  # reads it too, and goes on
+            assert path.exists()
+
+
+def test_a_checkpoint_of_the_first_version_is_read(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, "epoch-0001", some(1.5))
+    new, data = read_json(path), path.with_suffix(".safetensors").read_bytes()
+    del new["checksums"]
+    write_json(path, {**new, "version": 1, "bytes": len(data), "crc32": zlib.crc32(data)})
+    assert load_checkpoint(path).position == {"value": 1.5}
+    write_json(path, {**new, "version": 1, "bytes": len(data), "crc32": zlib.crc32(data) ^ 1})
+    with pytest.raises(Damaged, match="checksum does not fit"):
         load_checkpoint(path)

@@ -283,9 +283,11 @@ def test_who_waits_for_room_hears_an_interrupt(tmp_path: Path, monkeypatch: pyte
     with monkeypatch.context() as patch:
         full_for(patch, failures=1000)
         with pytest.raises(UserError, match="the disk is full"):
-            train(replace(job("ssgd", TASK), disk_patience=1e6), tmp_path, Ask(), interrupt)
+            train(replace(job("ssgd", TASK), disk_patience=1e6), tmp_path / "exp", Ask(), interrupt)
     assert interrupt.asked
-    assert train(job("ssgd", TASK), tmp_path, Silent(), Interrupt()) is not None
+    assert not list(tmp_path.rglob("*.part"))
+    whole = train(job("ssgd", TASK), tmp_path / "whole", Silent(), Interrupt())
+    assert comparable(train(job("ssgd", TASK), tmp_path / "exp", Silent(), Interrupt())) == comparable(whole)
 
 
 def test_a_line_of_the_log_that_did_not_fit_leaves_no_half(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.training import train
 from support.broken import DeadOnArrival, Failing
-from support.clusters import MANY, cluster, plan
+from support.clusters import MANY, cluster, one_of_each, plan
 from support.runs import job
 
 SLOW = tuple(Straggler(rank, seconds=0.02) for rank in range(3))
@@ -30,7 +30,7 @@ def test_an_exception_is_told_at_once_whoever_waits_for_that_learner(name: str) 
         assert wall_clock() - started < 5
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", one_of_each(MANY))
 def test_a_learner_that_hangs_is_waited_for_within_bounds_and_named(name: str) -> None:
     with ProcsRuntime(cluster(name, 3, stragglers=SLOW), patience_seconds=0.5, threads=1) as runtime:
         stopped = False

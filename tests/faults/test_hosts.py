@@ -41,18 +41,6 @@ class Story:
 def nothing() -> None: ...
 
 
-@pytest.mark.parametrize("name", ["adpsgd", "asgd", "hadpsgd node_size=1"])
-def test_every_frame_is_trained_once(name: str) -> None:
-    hosts = Hosts(name, (2, 1), slow=0.002)
-    with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
-        for epoch in range(2):
-            outcome = runtime.segment(plan(0, 3, examples=40 * MINIBATCH + 5, epoch=epoch))
-            assert outcome.finished
-            assert outcome.counts.frames.sum() == 40 * MINIBATCH + 5
-            assert outcome.redrawn == 0
-            assert (outcome.counts.steps > 0).all()
-
-
 def test_a_host_that_is_killed_is_named_and_its_minibatches_are_drawn_again() -> None:
     hosts = Hosts("adpsgd", (1, 2), slow=0.01)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:

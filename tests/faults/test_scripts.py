@@ -66,8 +66,7 @@ def test_learners_import_the_script_only_where_its_task_is_defined_there(guard: 
     assert (done.stdout, done.returncode) == ("1 epochs\n", 0), done.stderr
 
 
-@pytest.mark.parametrize("runtime", ["procs", "sim"])
 @pytest.mark.parametrize("guard", [True, False])
-def test_a_script_from_standard_input_trains(runtime: str, guard: bool, tmp_path: Path) -> None:
-    done = run(tmp_path / "exp", ["-"], script(runtime, guard))
+def test_a_script_from_standard_input_trains(guard: bool, tmp_path: Path) -> None:
+    done = run(tmp_path / "exp", ["-"], script("procs", guard))
     assert (done.stdout, done.returncode) == ("1 epochs\n", 0), done.stderr

@@ -30,7 +30,7 @@ def on_hosts(refused: str) -> Found:
     ("what", "says"),
     [
         ("shape", "parameter of the module 2.weight (4, 8) float32, rank 0 with 2.weight (3, 8) float32"),
-        ("name", "parameter of the module second.weight (3, 5) float32, rank 0 with first.weight (3, 5) float32"),
+        ("name", "parameter of the module first.weight (8, 5) float32, rank 0 with 0.weight (8, 5) float32"),
         ("dtype", "parameter of the module 2.weight (3, 8) bfloat16, rank 0 with 2.weight (3, 8) float32"),
         ("more", "parameter of the module 3.weight (3, 3) float32, rank 0 with none"),
         ("frozen", "parameter of the module 0.bias (8,) float32, frozen, rank 0 with 0.bias (8,) float32"),

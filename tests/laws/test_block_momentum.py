@@ -17,7 +17,6 @@ from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES, make_strategy
-from roundelay.strategies.periodic import Periodic
 
 ROUNDS = 60
 """Before and while the distance is measured, at least: whole blocks of every short period. Three times as many where
@@ -109,13 +108,6 @@ def test_block_momentum_makes_up_for_a_local_momentum_that_starts_anew(name: str
     assert distance(name, learners, momentum=0.9) == pytest.approx(distance("sgd", 1, 0.9), rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["bmuf,period=5", "bmuf-fairseq,period=5", "slowmo,period=5", "diloco,period=5"])
-def test_with_a_minibatch_each_a_round_of_l_learners_is_l_steps_of_one(name: str) -> None:
-    assert distance(name, 4, shared=False) == pytest.approx(4, rel=0.1)
-    assert distance("bsp", 4, shared=False) == pytest.approx(1, rel=0.1), "without block momentum: one"
-    assert make_strategy("bsp").distance(4, 4) == 1 / 4
-
-
 @pytest.mark.parametrize("options", ["staleness_aware=true", "period=4", "rate=0.25"])
 def test_options_of_asgd_count_in_what_it_declares(options: str) -> None:
     declared = make_strategy(f"asgd,{options}").distance(4, 1)
@@ -205,18 +197,6 @@ def test_processes_do_as_the_simulator(kind: str, optimizer: LocalOptimizer) -> 
 def test_what_is_not_reset_kept_or_averaged_is_refused() -> None:
     with pytest.raises(UserError, match="local_momentum is 'drop': choose one of reset, keep, average"):
         make_strategy("bmuf,local_momentum=drop")
-
-
-def test_all_of_the_family_have_the_option() -> None:
-    family = [kind for kind in STRATEGIES.values() if issubclass(kind, Periodic)]
-    assert {kind.name: kind.__dataclass_fields__["local_momentum"].default for kind in family} == {
-        "bsp": "keep",
-        "bmuf": "reset",
-        "bmuf-fairseq": "reset",
-        "slowmo": "reset",
-        "diloco": "reset",
-        "sparseloco": "reset",
-    }
 
 
 @pytest.mark.parametrize("options", ["delay=5", "fragments=3,delay=2,mix=0.5", "mix=0.5", "delay=5,mix=1"])

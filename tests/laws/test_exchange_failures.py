@@ -1,6 +1,5 @@
 """Outcomes of an exchange between hosts when hosts, links and learners fail, or talk nonsense."""
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
@@ -18,9 +17,8 @@ from roundelay.core.effects import Begin, Exchange, Fetch, Wait
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkOptions
 from roundelay.runtime.procs.worker import Worker
-from support.clusters import plan
 from support.overwriting import Overwrite
-from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start, train
+from support.two_hosts import LONG, SECRET, Host, Impostor, ask, even, hosts, start
 from support.until import until
 
 
@@ -168,36 +166,6 @@ def test_what_a_dead_learner_has_asked_for_does_not_change_the_row_of_its_succes
         assert zero.rows[0].version == 2
 
 
-def test_the_learner_takes_steps_while_its_row_is_in_flight() -> None:
-    """Under the strategy itself: nobody answers before 20 steps are done."""
-    held = threading.Event()
-
-    def behave(link: Any) -> None:
-        with suppress(Exception):
-            asked, given = link.receive(None), link.receive(None)
-            held.wait(60.0)
-            link.send("found", {"n": asked.header["n"]}, [given.payload])
-            link.send("row", {"n": asked.header["n"], "version": 1})
-            link.receive(None)
-
-    impostor = Impostor(behave)
-    with hosts([0, 1], parameters=37, addresses={1: impostor.address}) as (zero, _):
-        steps = zero.arena.optimizer.steps
-
-        def free() -> None:
-            until(lambda: bool(steps[0] == 20))
-            held.set()
-
-        thread = threading.Thread(target=free)
-        thread.start()
-        answers = train([zero], plan(10, 2))
-        thread.join()
-        assert [answer.problem for answer in answers] == [""]
-        assert steps[0] == 20
-        assert zero.arena.counts.exchanges[0].tolist() == [0, 1]
-    impostor.close()
-
-
 # Nonsense -------------------------------------------------------------------------------------------------------------
 
 PAIR = {"name": "pair_average_", "numbers": {}}
@@ -213,35 +181,16 @@ GOOD = {
 WRONG: list[tuple[str, dict[str, Any], int]] = [
     ("steal", {}, 4 * LONG),
     ("exchange", {"n": -1}, 4 * LONG),
-    ("exchange", {"n": 1.5}, 4 * LONG),
-    ("exchange", {"n": True}, 4 * LONG),
-    ("exchange", {"n": 2**70}, 4 * LONG),
     ("exchange", {"peer": 0}, 4 * LONG),
     ("exchange", {"peer": 2}, 4 * LONG),
-    ("exchange", {"peer": "1"}, 4 * LONG),
-    ("exchange", {"peer": [1]}, 4 * LONG),
     ("exchange", {"rule": {"name": "os.system", "numbers": {}}}, 4 * LONG),
     ("exchange", {"rule": None}, 4 * LONG),
-    ("exchange", {"rule": {"name": "Pull", "numbers": {}}}, 4 * LONG),
-    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": "1"}}}, 4 * LONG),
-    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": 2**70}}}, 4 * LONG),
-    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": 10**300}}}, 4 * LONG),
-    ("exchange", {"rule": {"name": "Pull", "numbers": {"alpha": 1, "beta": 1}}}, 4 * LONG),
-    ("exchange", {"rule": {"name": ["Pull"], "numbers": {}}}, 4 * LONG),
-    ("exchange", {"rule": {**PAIR, "code": "x"}}, 4 * LONG),
     ("exchange", {"private": 1}, 8 * LONG),
     ("exchange", {"private": 10**9}, 4 * LONG),
     ("exchange", {"since": 3}, 4 * LONG),
     ("exchange", {"since": -3}, 4 * LONG),
     ("exchange", {"wire": "fp8"}, 4 * LONG),
-    ("exchange", {"wire": ["fp32"]}, 4 * LONG),
     ("exchange", {"wire": "bf16"}, 4 * LONG),
-    ("exchange", {"wire": "bf16 1"}, 2 * LONG),
-    ("exchange", {"wire": "sparse"}, 4 * LONG),
-    ("exchange", {"wire": "sparse 0.1 1.0"}, 4 * LONG),
-    ("exchange", {"wire": "sparse 2 1.0"}, 4 * LONG),
-    ("exchange", {"wire": "sparse nan 1.0"}, 4 * LONG),
-    ("exchange", {"wire": "sparse 0.1 x"}, 4 * LONG),
     ("exchange", {"wire": "int8"}, CODECS["int8"].bytes_of(LONG) - 1),
     ("exchange", {"wire": "bf16", "memory": "row"}, 2 * LONG),
     ("exchange", {"wire": "bf16", "memory": ["pulled"]}, 2 * LONG),
@@ -249,8 +198,6 @@ WRONG: list[tuple[str, dict[str, Any], int]] = [
     ("exchange", {"chunks": [0, 5]}, 4 * LONG),
     ("exchange", {"chunks": [2, 2]}, 0),
     ("exchange", {"chunks": [3, 1]}, 0),
-    ("exchange", {"chunks": None}, 4 * LONG),
-    ("exchange", {"chunks": [0]}, 4 * LONG),
     ("exchange", {"chunks": [0, 4.0]}, 4 * LONG),
     ("exchange", {"both": True}, 4 * LONG),
     ("exchange", {"both": True, "along": ["m"]}, 0),

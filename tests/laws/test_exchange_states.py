@@ -1,12 +1,14 @@
 """The table of states of an exchange between hosts, without a host: every pair of state and event, and every order."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import pytest
 
 from roundelay.runtime.hosts.exchange import states
 from roundelay.runtime.hosts.exchange.states import TRANSITIONS, WORDS, Event, ExchangeState, OutOfTurn, Role, State
-from support.exchange_walk import World, walk
 
 WAYS = [(down, cuts) for down in (False, True) for cuts in (0, 1, 2)]
 
@@ -34,42 +36,6 @@ def test_replies_are_events_and_nothing_else_is_one() -> None:
             end.hear(nonsense)
         assert end.state is State.SENT
     assert end.hear("row") is State.REPLIED
-
-
-@pytest.mark.parametrize("role", Role)
-def test_every_state_is_reached_and_leads_back_to_idle(role: Role) -> None:
-    table = TRANSITIONS[role]
-    for state in table:
-        assert state in _reached(role, State.IDLE)
-        assert State.IDLE in _reached(role, state)
-    assert {following for row in table.values() for following in row.values()} == set(table)
-
-
-@pytest.mark.parametrize("role", Role)
-def test_a_state_that_sends_says_what(role: Role) -> None:
-    """A client sends of its own accord; a server replies in the states in which something is decided."""
-    sends = {state for state, row in TRANSITIONS[role].items() if Event.SEND in row}
-    if role is Role.SERVER:
-        sends = {state for state, row in TRANSITIONS[role].items() if Event.AGAIN in row}
-    assert set(WORDS[role]) == sends
-
-
-@pytest.mark.parametrize("role", [Role.CLIENT, Role.SERVER])
-def test_only_applying_commits(role: Role) -> None:
-    table = TRANSITIONS[role]
-    into = {
-        (state, event)
-        for state, row in table.items()
-        for event, following in row.items()
-        if following is State.COMMITTED and state is not State.COMMITTED
-    }
-    assert {event for _, event in into} == {Event.APPLY}
-
-
-def test_a_row_that_is_checked_out_is_checked_in() -> None:
-    """By no other way is its client idle again."""
-    into = {event for row in TRANSITIONS[Role.CLIENT].values() for event, state in row.items() if state is State.IDLE}
-    assert into == {Event.CHECK_IN}
 
 
 @pytest.mark.parametrize(("down", "cuts"), WAYS)
@@ -123,11 +89,181 @@ def test_the_walk_finds_what_is_wrong(wrong: str, down: bool, monkeypatch: pytes
     assert any(world.sent != world.visited for world in ends)
 
 
-def _reached(role: Role, start: State) -> set[State]:
-    found, open_ = {start}, [start]
+@dataclass(frozen=True)
+class Link:
+    """One link, and the conversation over it: its client waits for a reply once it has sent something."""
+
+    there: str = ""  # a message to the server
+    back: str = ""
+    waits: bool = False
+    stale: bool = False  # the server still works on a message of a link that has been cut
+
+
+@dataclass(frozen=True)
+class World:
+    """Client and server of the row that travels; if `down`, the asker, and the session its request goes to."""
+
+    down: bool = False
+    cuts: int = 1
+    can_lose: str = ""  # the host that may be lost: that of the client or that of the server
+    lost: bool = False
+    client: State = State.IDLE
+    server: State = State.IDLE
+    asker: State = State.IDLE
+    session: State = State.IDLE
+    rows: Link = Link()
+    requests: Link = Link()
+    sent: int = 0  # mutations of the row that travels
+    visited: int = 0  # of the row that is visited
+    begun: bool = False
+    ended: bool = False
+
+
+ROLES = {"client": Role.CLIENT, "server": Role.SERVER, "asker": Role.ASKER, "session": Role.SERVER}
+
+
+def walk(world: World) -> tuple[set[World], list[World]]:
+    """All worlds that can come of this one, and those of them in which nothing more can happen."""
+    seen, ends, open_ = {world}, [], [world]
     while open_:
-        for state in TRANSITIONS[role][open_.pop()].values():
-            if state not in found:
-                found.add(state)
-                open_.append(state)
+        here = open_.pop()
+        following = list(moves(here))
+        if not following:
+            ends.append(here)
+        for one in following:
+            if one not in seen:
+                seen.add(one)
+                open_.append(one)
+    return seen, ends
+
+
+def moves(world: World) -> Iterator[World]:
+    """Everything that may happen next."""
+    alive = not world.lost
+    if world.cuts:
+        for name, sender, server in (("rows", "client", "server"), ("requests", "asker", "session")):
+            yield from _cut(world, name, sender, server)
+    if alive and world.can_lose:
+        yield _lose(world)
+    yield from _begin(world)
+    yield from _talk(world, "rows", "client", "server")
+    if alive or world.can_lose == "server":
+        yield from _end_of_client(world)
+    if alive or world.can_lose == "client":
+        yield from _visit(world)
+    if world.down:
+        yield from _talk(world, "requests", "asker", "session")
+        yield from _carry(world)
+
+
+def machine(world: World, end: str) -> ExchangeState:
+    found = ExchangeState(ROLES[end])
+    found.state = getattr(world, end)
     return found
+
+
+def step(world: World, end: str, event: Event, **changed: Any) -> World:
+    """That end takes an event."""
+    return changed_to(world, {end: machine(world, end).take(event), **changed})
+
+
+def changed_to(world: World, changed: dict[str, Any]) -> World:
+    """With these fields instead."""
+    return replace(world, **changed)
+
+
+def can(world: World, end: str, event: Event) -> bool:
+    return machine(world, end).offer(event)
+
+
+def _begin(world: World) -> Iterator[World]:
+    if not world.begun:
+        end, event = ("asker", Event.ASK) if world.down else ("client", Event.CHECK_OUT)
+        yield step(world, end, event, begun=True)
+
+
+def _talk(world: World, name: str, sender: str, server: str) -> Iterator[World]:
+    """The sender sends what its state says and hears the reply; the server hears what comes, one after another."""
+    link: Link = getattr(world, name)
+    word = machine(world, sender).word
+    if word and not link.waits and not (world.lost and world.can_lose == "client"):
+        yield step(world, sender, Event.SEND, **{name: replace(link, there=word, waits=True)})
+    if link.back and link.waits:
+        end = machine(world, sender)
+        end.hear("done" if sender == "asker" and link.back == "row" else link.back)
+        yield changed_to(world, {sender: end.state, name: replace(link, back="", waits=False)})
+    if link.there and getattr(world, server) is not State.RECEIVED and not _is_lost(world, server):
+        again = link.there == "again" or (link.there == "request" and getattr(world, server) is not State.IDLE)
+        after = step(world, server, Event.AGAIN if again else Event.RECEIVE)
+        back = machine(after, server).word if again else ""
+        yield changed_to(after, {name: replace(link, there="", back=back, stale=False)})
+
+
+def _is_lost(world: World, end: str) -> bool:
+    host = {"client": "client", "server": "server", "asker": "server", "session": "client"}[end]
+    return world.lost and world.can_lose == host
+
+
+def _settle(world: World, end: str, event: Event, name: str, **changed: int) -> World:
+    """The server decides, and replies, unless its link is another by now."""
+    after = step(world, end, event, **changed)
+    link: Link = getattr(world, name)
+    back = link.back if link.stale else machine(after, end).word
+    return changed_to(after, {name: replace(link, back=back, stale=False)})
+
+
+def _visit(world: World) -> Iterator[World]:
+    if world.server is not State.RECEIVED:
+        return
+    yield _settle(world, "server", Event.GIVE_UP, "rows")
+    if world.rows.stale:  # it may notice that nobody waits for it any more
+        yield step(world, "server", Event.CUT, rows=replace(world.rows, stale=False))
+    if not world.down:
+        yield _settle(world, "server", Event.APPLY, "rows", visited=world.visited + 1)
+    elif can(world, "asker", Event.APPLY):
+        yield _settle(step(world, "asker", Event.APPLY), "server", Event.APPLY, "rows", visited=world.visited + 1)
+
+
+def _end_of_client(world: World) -> Iterator[World]:
+    if world.client is State.REPLIED:
+        yield step(world, "client", Event.APPLY, sent=world.sent + 1)
+    if world.client in (State.COMMITTED, State.VOID) and not world.down and not world.ended:
+        yield step(world, "client", Event.CHECK_IN, ended=True)
+    if world.lost and world.can_lose == "server" and can(world, "client", Event.GIVE_UP) and not world.rows.back:
+        yield step(world, "client", Event.GIVE_UP)  # patience ends
+
+
+def _carry(world: World) -> Iterator[World]:
+    """The session has its host's client make the exchange, and replies when that has ended."""
+    if _is_lost(world, "session"):
+        if can(world, "asker", Event.GIVE_UP) and not world.requests.back:
+            yield step(world, "asker", Event.GIVE_UP)
+        return
+    if world.session is State.RECEIVED and not world.ended:
+        if world.client is State.IDLE:
+            yield step(world, "client", Event.CHECK_OUT)
+        if world.client in (State.COMMITTED, State.VOID):
+            event = Event.APPLY if world.client is State.COMMITTED else Event.GIVE_UP
+            yield _settle(step(world, "client", Event.CHECK_IN, ended=True), "session", event, "requests")
+    if can(world, "asker", Event.GIVE_UP):  # patience ends, at any moment
+        deaf = replace(world.requests, waits=False, back="", stale=world.session is State.RECEIVED)
+        yield step(world, "asker", Event.GIVE_UP, requests=deaf)
+
+
+def _cut(world: World, name: str, sender: str, server: str) -> Iterator[World]:
+    link: Link = getattr(world, name)
+    if not (link.waits or link.there or link.back):
+        return
+    after = replace(world, cuts=world.cuts - 1)
+    if link.waits and can(world, sender, Event.CUT):
+        after = step(after, sender, Event.CUT)
+    yield changed_to(after, {name: Link(stale=getattr(world, server) is State.RECEIVED)})
+
+
+def _lose(world: World) -> World:
+    """A host is gone, and all that was on its way from it or to it."""
+    after = replace(world, lost=True, rows=Link(), requests=Link())
+    for sender, link in (("client", world.rows), ("asker", world.requests)):
+        if link.waits and can(after, sender, Event.CUT):
+            after = step(after, sender, Event.CUT)
+    return after

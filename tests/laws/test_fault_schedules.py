@@ -24,7 +24,7 @@ from roundelay.runtime.sim.cluster import (
 )
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, plan
+from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, one_of_each, plan
 
 SCHEDULES, ROUNDS, LATER = 50, 12, 4
 TASK = Quadratic(parameters=8, curvature=(0.5, 1.0), noise=0.5)
@@ -83,7 +83,7 @@ def loss(running: SimRuntime) -> float:
     return TASK.build().evaluate(running.consensus(), "dev").mean_loss
 
 
-@pytest.mark.parametrize("name", ASYNCHRONOUS)
+@pytest.mark.parametrize("name", one_of_each(ASYNCHRONOUS))
 def test_whatever_happens_every_frame_is_trained_once_and_the_model_learns(name: str) -> None:
     happened = 0
     for seed in range(SCHEDULES):
@@ -101,7 +101,7 @@ def test_whatever_happens_every_frame_is_trained_once_and_the_model_learns(name:
     assert happened > SCHEDULES / 2, "schedules without faults say nothing"
 
 
-@pytest.mark.parametrize("name", SYNCHRONOUS)
+@pytest.mark.parametrize("name", ["sgd", *one_of_each(SYNCHRONOUS)])
 def test_who_is_needed_and_dies_is_named_and_else_every_frame_is_trained_once(name: str) -> None:
     named = 0
     for seed in range(SCHEDULES):

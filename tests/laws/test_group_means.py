@@ -3,29 +3,24 @@
 import os
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pytest
 import torch
-from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.wire import Link
-from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
-from support.until import together, until
+from roundelay.runtime.procs.memory.views import HostMeanSequences
+from support.mean_hosts import SECRET, MeanHost, end, linked, mean_host
+from support.until import until
 
-SECRET = b"of these tests"
 SIZE, BUCKET = 2 * CHUNK + 5, CHUNK
 """Three buckets, the first of them short."""
 RANKS = ((0, 1), (2,), (3,))
@@ -36,78 +31,28 @@ VECTORS = [torch.randn(SIZE, generator=torch.Generator().manual_seed(rank)) for 
 ROUNDING = 4e-7 * max(float(vector.abs().max()) for vector in VECTORS)
 """Four numbers are summed in another order: each sum is rounded to 2^-24 of its size, which is below that of the
 largest of them."""
-LAYOUT = Layout(4, SIZE, views=(HostMeanSequences, BellTable))
 
 
-@dataclass(frozen=True)
-class Side:
-    """A host of those that take means by gloo."""
-
-    arena: Arena
-    means: dict[int, Means]
-    host: HostMeans
-    links: dict[int, Link]
-    failures: list[str]
-
-    @property
-    def mean(self) -> Tensor:
-        return self.arena.vector("mean", next(iter(self.means)))
-
-    @property
-    def complete(self) -> int:
-        """Number of the last mean that is."""
-        return int(self.arena.view(HostMeanSequences).global_seq[0])
-
-
-def side(host: int, links: dict[int, Link], seconds: float = 60) -> Side:
-    arena = Arena(create_file(LAYOUT), LAYOUT, Patience(RANKS[host][0], 60))
-    arena.liveness.alive[:] = 1
-    failures = list[str]()
+def host(number: int, links: dict[int, Link], seconds: float = 60) -> MeanHost:
+    """One of those that take means by gloo."""
     options = GroupOptions("gloo", "127.0.0.1", seconds, BUCKET)
-    made = HostMeans(arena, MeanLinks(RANKS, host, {}, links), 0, failures.append, group=options)
-    means = {rank: Means(arena, rank, Patience(rank, 60), RANKS[host]) for rank in RANKS[host]}
-    made.start()
-    return Side(arena, means, made, links, failures)
-
-
-def stop(sides: Sequence[Side]) -> None:
-    together(*(one.host.stop for one in sides))
-    for one in sides:
-        one.arena.close()
+    return mean_host(SIZE, MeanLinks(RANKS, number, {}, links), group=options)
 
 
 @contextmanager
-def linked(listener: Listener, pairs: Sequence[tuple[int, int]]) -> Iterator[dict[int, dict[int, Link]]]:
-    """Links between pairs of hosts of this process: by host, by the other."""
-    links: dict[int, dict[int, Link]] = {host: {} for host in HOSTS}
-    for low, high in pairs:
-        links[high][low] = Link.connect(listener.address, SECRET, {}, 60.0)
-        answered = listener.accept(60)
-        assert answered is not None
-        links[low][high] = answered
-    try:
-        yield links
-    finally:
-        for link in [link for ends in links.values() for link in ends.values()]:
-            link.close()
-
-
-@contextmanager
-def three_hosts(seconds: float = 60) -> Iterator[list[Side]]:
-    listener = Listener(("127.0.0.1", 0), SECRET)
-    with linked(listener, [(0, 1), (0, 2), (1, 2)]) as links:
-        sides = [side(host, links[host], seconds) for host in HOSTS]
+def three_hosts(seconds: float = 60) -> Iterator[tuple[list[MeanHost], dict[int, dict[int, Link]]]]:
+    with linked([(0, 1), (0, 2), (1, 2)]) as links:
+        sides = [host(number, links[number], seconds) for number in HOSTS]
         try:
-            yield sides
+            yield sides, links
         finally:
-            stop(sides)
-            listener.close()
+            end(sides)
     assert not [failure for one in sides for failure in one.failures]
 
 
 def test_means_are_those_of_one_host_to_rounding_and_the_same_everywhere() -> None:
     """Whole vectors and fragments, with weights, one after the other over one communicator."""
-    with three_hosts() as sides:
+    with three_hosts() as (sides, _):
         for number, size in enumerate((SIZE, CHUNK // 2, SIZE), 1):
             for one in sides:
                 for rank, means in one.means.items():
@@ -121,7 +66,7 @@ def test_means_are_those_of_one_host_to_rounding_and_the_same_everywhere() -> No
 
 def test_a_gradient_is_on_its_way_before_the_rest_is_computed() -> None:
     expected = weighted_mean(VECTORS, WEIGHTS)
-    with three_hosts() as sides:
+    with three_hosts() as (sides, _):
         lays = {}
         for one in sides:
             for rank, means in one.means.items():
@@ -154,7 +99,7 @@ def host_that_will_be_lost(address: tuple[str, int]) -> None:
     links = {}
     for other in (0, 1):
         links[other] = Link.connect(address, SECRET, {"for": other}, 60.0)
-    one = side(2, links)
+    one = host(2, links)
     lay = one.means[3].announce_gradient(WEIGHTS[3], EVERYBODY, torch.empty(SIZE))
     assert lay is not None
     one.arena.vector("gradient", 3)[CHUNK:] = VECTORS[3][CHUNK:]
@@ -163,7 +108,7 @@ def host_that_will_be_lost(address: tuple[str, int]) -> None:
 
 
 @contextmanager
-def beside_one_that_will_be_lost() -> Iterator[tuple[list[Side], int]]:
+def beside_one_that_will_be_lost() -> Iterator[tuple[list[MeanHost], int]]:
     """Two hosts here and one in a process, in the middle of the mean of a gradient; and the id of that process."""
     listener = Listener(("127.0.0.1", 0), SECRET)
     child = os.fork()
@@ -178,8 +123,8 @@ def beside_one_that_will_be_lost() -> Iterator[tuple[list[Side], int]]:
             link = listener.accept(60)
             assert link is not None
             there[int(link.hello["for"])] = link
-        with linked(listener, [(0, 1)]) as links:
-            sides = [side(host, {**links[host], 2: there[host]}) for host in (0, 1)]
+        with linked([(0, 1)]) as links:
+            sides = [host(number, {**links[number], 2: there[number]}) for number in (0, 1)]
             try:
                 for one in sides:
                     for rank, means in one.means.items():
@@ -192,7 +137,7 @@ def beside_one_that_will_be_lost() -> Iterator[tuple[list[Side], int]]:
                     assert one.complete == 0
                 yield sides, child
             finally:
-                stop(sides)
+                end(sides)
         for link in there.values():
             link.close()
     finally:
@@ -225,8 +170,8 @@ def test_hosts_that_are_left_go_on_with_the_mean_of_those_who_are_left(how: str)
 
 def test_hosts_of_which_two_cannot_reach_each_other_give_up_in_time() -> None:
     """The first host, which both reach, takes them for alive."""
-    with three_hosts(seconds=1.0) as sides:
-        sides[1].links[2].close()
+    with three_hosts(seconds=1.0) as (sides, links):
+        links[1][2].close()
         for one in sides:
             for rank, means in one.means.items():
                 means.publish(VECTORS[rank], WEIGHTS[rank], EVERYBODY)

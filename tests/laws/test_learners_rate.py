@@ -194,15 +194,6 @@ def test_a_run_that_is_interrupted_goes_on_bit_for_bit(rate: LearnersRate, name:
             assert torch.equal(value, resumed.state().vectors[vector]), vector
 
 
-def test_the_factor_follows_the_living() -> None:
-    factor = RateFactor("linear", make_strategy("adpsgd"), shared=False, noise=None)
-    found = []
-    for living in (4, 3, 1, 4):
-        factor.live(range(living))
-        found.append(factor.factor(0, torch.Tensor))
-    assert found == [4, 3, 1, 4]
-
-
 def test_learners_that_share_a_minibatch_are_left_as_they_are() -> None:
     shared = [replace(under(rate, "adpsgd", 3), shared_minibatch=True) for rate in ("as-is", "gain", "linear")]
     ends = []

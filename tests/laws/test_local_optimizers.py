@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from roundelay.algorithms.local_update import Sgd
+from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer, fitting
 from roundelay.core.flat import CHUNK
 from roundelay.core.rates import Warmup
@@ -21,7 +21,17 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
-from support.clusters import ASYNCHRONOUS, EVERY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
+from support.clusters import (
+    ASYNCHRONOUS,
+    EVERY,
+    MINIBATCH,
+    SYNCHRONOUS,
+    cluster,
+    keeps_sum,
+    make_strategy,
+    one_of_each,
+    plan,
+)
 from support.slope import SlopeTask
 
 ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
@@ -37,12 +47,14 @@ def assert_same(one: ClusterState, other: ClusterState) -> None:
         assert torch.equal(value, other.vectors[name]), name
 
 
-@given(st.sampled_from(EVERY), st.sampled_from(fitting()), st.integers(1, 5), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
-def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: str, learners: int, seed: int) -> None:
+@pytest.mark.parametrize("name", EVERY)
+@given(st.sampled_from([*map(TorchOptimizer, fitting())]), st.integers(1, 5), st.integers(0, 9))
+@example(Sgd(0.9), 4, 1)
+@settings(max_examples=2, deadline=None)
+def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: LocalOptimizer, learners: int, seed: int) -> None:
     """Handed to a new runtime, or back to the same one as after an epoch that is taken back, state is complete."""
     learners = 1 if name == "sgd" else learners
-    cluster_ = cluster(name, learners, seed=seed, optimizer=TorchOptimizer(optimizer))
+    cluster_ = cluster(name, learners, seed=seed, optimizer=optimizer)
     segments = [plan(6, learners, rate=rate, epoch=epoch) for epoch, rate in enumerate((0.1, 0.05))]
     with SimRuntime(cluster_, CostModel(jitter=0.3)) as runtime:
         runtime.segment(segments[0])
@@ -56,6 +68,7 @@ def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: str, learners: 
         runtime.load(middle)
         runtime.segment(segments[1])
         assert_same(runtime.state(), whole)
+        assert runtime.state().virtual_ns == whole.virtual_ns
 
 
 @pytest.mark.parametrize("name", SYNCHRONOUS)
@@ -79,11 +92,12 @@ def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: 
         processes.load(middle)  # as after an epoch that is taken back
         processes.segment(segments[1])
         assert_same(processes.state(), real)
-    with ProcsRuntime(cluster_, threads=1) as processes:  # as when a run is resumed
-        processes.load(middle)
-        processes.segment(segments[1])
-        assert_same(processes.state(), real)
     assert_same(virtual, real)
+    if name in one_of_each(SYNCHRONOUS):
+        with ProcsRuntime(cluster_, threads=1) as processes:  # as when a run is resumed
+            processes.load(middle)
+            processes.segment(segments[1])
+            assert_same(processes.state(), real)
 
 
 def test_a_dead_learner_is_given_the_numbers_that_belong_to_its_vectors() -> None:

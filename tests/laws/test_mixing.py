@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from roundelay.core.topology import complete_matrix, metropolis_matrix, pair_matrix, ring_matrix, second_eigenvalue
+from roundelay.core.topology import complete_matrix, metropolis_matrix, ring_matrix, second_eigenvalue
 from support.on_paper import Paper, simulated
 
 PARAMETERS = 400
@@ -76,17 +76,6 @@ def test_a_random_ring_shrinks_the_square_by_a_third_or_less_whatever_the_number
     a_round = (learners / 3 - 1) / (learners - 1)
     mean = np.mean([shrunk("dpsgd:random-ring", learners, rounds, seed) for seed in range(seeds)])
     assert float(mean) ** (1 / rounds) == pytest.approx(a_round, rel=0.1)
-
-
-@given(st.integers(2, 12))
-def test_a_random_pair_shrinks_the_square_by_one_of_all_others(learners: int) -> None:
-    """The mean of all pair averages, each of which is its own square, is 1 - 1 / (L - 1) off the consensus."""
-    pairs = [(i, j) for i in range(learners) for j in range(i)]
-    matrices = [pair_matrix(learners, i, j) for i, j in pairs]
-    assert all(np.allclose(matrix @ matrix, matrix) for matrix in matrices)
-    consensus = complete_matrix(learners)
-    expected = (1 - 1 / (learners - 1)) * (np.eye(learners) - consensus) + consensus
-    np.testing.assert_allclose(np.mean(matrices, axis=0), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["adpsgd:random", "adpsgd:random-ring"])

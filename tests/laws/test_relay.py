@@ -15,24 +15,16 @@ import torch
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.doctor.host import Asked
-from roundelay.runtime.doctor.visits import VisitServer, measure
-from roundelay.runtime.hosts.control import bulk
-from roundelay.runtime.hosts.control.messages import Piece
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.listener import Listener
 from roundelay.runtime.hosts.transport.rejected import RejectedConnections
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, LinkTimeout, UnknownPeer
-from roundelay.runtime.messages import Dialect, Message
-from roundelay.runtime.procs.coordination.means import Means
-from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
-from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
+from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions, UnknownPeer
+from support.mean_hosts import end, mean_host
 from support.messages import WORDS, Word
 from support.relay import MISCHIEF, PIECE, Relay, relay
-from support.two_hosts import Host, ask, even, hosts, start
-from support.until import together, until
+from support.two_hosts import ask, even, hosts, start
+from support.until import until
 
 SECRET = b"known to the hosts, and to nobody between them"
 TAMPERED = "was changed, left out, repeated or put in on its way"
@@ -99,41 +91,6 @@ def test_control_lines(what: str, forward: bool, encrypts: bool) -> None:
             line.close()
 
 
-@pytest.mark.parametrize("encrypts", [True, False], ids=["encrypted", "tagged"])
-@pytest.mark.parametrize("what", MISCHIEF)
-def test_rows_between_segments(what: str, encrypts: bool) -> None:
-    """Nothing is written that was not sent: a row has what it had, or what it was to have, piece by piece."""
-    size = 3 * bulk.ROW_PIECE + 11
-    layout = Layout(1, size)
-    arena = Arena(create_file(layout), layout, Patience(0, 60))
-    sent = torch.randn(size)
-    with through(what, encrypts=encrypts) as (near, far, between, rejected):
-        reasons: list[str] = []
-        taker = MonitoredLink(far, PATIENCE)
-
-        def take(message: Message) -> None:
-            assert isinstance(message, Piece)
-            bulk.take_piece(arena, message, [0])
-
-        taker.listen(Dialect(Piece, rank=0), take, reasons.append)
-        sender = MonitoredLink(near, PATIENCE)
-        bulk.send_vector(sender, "row", 0, sent[: bulk.ROW_PIECE])
-        until(lambda: bool(arena.vector("row", 0)[bulk.ROW_PIECE - 1] == sent[bulk.ROW_PIECE - 1]))
-        between.go()
-        with suppress(LinkError):
-            bulk.send_vector(sender, "row", 0, sent)
-        until(lambda: bool(reasons))
-        row = arena.vector("row", 0)
-        for first in range(0, size, bulk.ROW_PIECE):
-            part = slice(first, first + bulk.ROW_PIECE)
-            assert torch.equal(row[part], sent[part]) or not row[part].any()
-        assert TAMPERED in reasons[0]
-        assert rejected.tampered == 1
-        sender.close()
-        taker.close()
-    arena.close()
-
-
 @pytest.mark.parametrize("what", MISCHIEF)
 @pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
 @pytest.mark.parametrize("asker", [0, 1])
@@ -142,100 +99,47 @@ def test_exchanges(what: str, forward: bool, asker: int) -> None:
     lower rank, whoever asks."""
     with hosts([0, 1]) as found, relay(found[1].listener.address, what, forward) as between:
         found[0].client.peers_changed({1: between.address})
-        _exchange_once(found, asker, between, PIECE)
-
-
-@pytest.mark.parametrize("what", ["change", "repeat", "put_in"])
-@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
-def test_requests_to_a_lower_rank(what: str, forward: bool) -> None:
-    """As exchanges: it is the request that is touched, or the answer that it is done. (A message that is left out, or
-    kept back, is silence, which patience ends.) What is put in behind a message is found when the next is due."""
-    with hosts([0, 1]) as found, relay(found[0].listener.address, what, forward) as between:
-        found[1].client.peers_changed({0: between.address})
-        _exchange_once(found, 1, between, 1, times=2)
-
-
-def _exchange_once(found: list[Host], asker: int, between: Relay, least: int, times: int = 1) -> None:
-    worker = found[asker].workers[asker]
-    ask(worker, Exchange(1 - asker, pair_average_))
-    for rank in (0, 1):
-        found[rank].rows[rank].vector.copy_(start(rank))
-    between.go(least)
-    for _ in range(times):
+        worker = found[asker].workers[asker]
+        ask(worker, Exchange(1 - asker, pair_average_))
+        for rank in (0, 1):
+            found[rank].rows[rank].vector.copy_(start(rank))
+        between.go(PIECE)
         assert ask(worker, Exchange(1 - asker, pair_average_)) is not None
-    assert between.done
-    assert found[0].rejected.tampered + found[1].rejected.tampered == 1
-    assert TAMPERED in [*found[0].rejected.reasons, *found[1].rejected.reasons][0]
-    middle = start(0).lerp(start(1), 0.5)
-    for rank in (0, 1):
-        torch.testing.assert_close(found[rank].rows[rank].vector, middle)
-        assert found[rank].rows[rank].version == 1 + times
-    assert between.links >= 2
-    assert even(*found)
+        assert between.done
+        assert found[0].rejected.tampered + found[1].rejected.tampered == 1
+        assert TAMPERED in [*found[0].rejected.reasons, *found[1].rejected.reasons][0]
+        middle = start(0).lerp(start(1), 0.5)
+        for rank in (0, 1):
+            torch.testing.assert_close(found[rank].rows[rank].vector, middle)
+            assert found[rank].rows[rank].version == 2
+        assert between.links >= 2
+        assert even(*found)
 
 
 @pytest.mark.parametrize("forward", [True, False], ids=["up", "down"])
 @pytest.mark.parametrize("what", MISCHIEF)
 def test_means(what: str, forward: bool) -> None:
     """No learner gets a mean that is none: the part fails, with a reason."""
-    size, layout = 4 * CHUNK, Layout(2, 4 * CHUNK, views=(HostMeanSequences, BellTable))
-    failures: list[str] = []
+    size = 4 * CHUNK
     with through(what, forward) as (near, far, between, rejected):
         sides = []
         for rank, link in enumerate((near, far)):
             link.largest = 4 * size
-            arena = Arena(create_file(layout), layout, Patience(rank, 1))
-            arena.liveness.alive[:] = 1
-            host = HostMeans(arena, MeanLinks([[0], [1]], rank, {1 - rank: link}, {}), 0, failures.append)
-            sides.append((arena, Means(arena, rank, Patience(rank, 1), [rank]), host))
-            host.start()
+            sides.append(mean_host(size, MeanLinks([[0], [1]], rank, {1 - rank: link}, {}), patience=1))
         exact = torch.full((size,), 1.5)
         for number in range(3):
             if number:
                 between.go(PIECE)
-            for rank, (_, means, _) in enumerate(sides):
-                means.publish(torch.full((size,), 1.0 + rank), 1.0, (0, 1))
+            for rank, side in enumerate(sides):
+                side.means[rank].publish(torch.full((size,), 1.0 + rank), 1.0, (0, 1))
             try:
-                found = [means.collect((0, 1)).clone() for _, means, _ in sides]
+                found = [side.means[rank].collect((0, 1)).clone() for rank, side in enumerate(sides)]
             except TimeoutError:
                 break
             assert all(torch.equal(one, exact) for one in found)
-        until(lambda: bool(failures))
-        assert any(TAMPERED in failure for failure in failures)
+        until(lambda: any(TAMPERED in failure for side in sides for failure in side.failures))
         assert rejected.tampered == 1
-        together(*(host.stop for _, _, host in sides))
-        for arena, _, _ in sides:
-            arena.close()
-
-
-@pytest.mark.parametrize("forward", [True, False], ids=["there", "back"])
-@pytest.mark.parametrize("what", MISCHIEF)
-def test_the_doctors_visits(what: str, forward: bool) -> None:
-    server = VisitServer("127.0.0.1", 0, SECRET, Asked(learners=1, parameters=1000), PATIENCE)
-    try:
-        with relay(server.address, what, forward) as between:
-            visitor = Link.connect(between.address, SECRET, {"name": "here"}, PATIENCE)
-            visitor.send("echo", {}, [b"x"])
-            assert visitor.receive(PATIENCE).kind == "echo"
-            between.go()
-
-            def ended() -> bool:
-                try:
-                    visitor.send("echo", {}, [b"x"])
-                    assert bytes(visitor.receive(0.01).payload) == b"x"
-                except LinkTimeout:
-                    return False
-                except LinkError:
-                    return True
-                return False
-
-            until(ended)
-            visitor.close()
-        tallies = (server.rejected, visitor._rejected)
-        until(lambda: sum(rejected.tampered for rejected in tallies) == 1)
-        assert measure("here", "there", server.address, SECRET, PATIENCE).problem == ""
-    finally:
-        server.close()
+        end(sides)
 
 
 def test_a_link_that_is_led_to_another_host_is_none() -> None:

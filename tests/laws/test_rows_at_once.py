@@ -1,15 +1,10 @@
 """Exchanges between hosts whose two rows travel at the same time, one each way."""
 
-import threading
-from functools import partial
-from typing import Any
-
 import pytest
 import torch
 
 from roundelay.algorithms.averaging import pair_average_
-from roundelay.core.effects import Begin, Exchange, Wait
-from roundelay.runtime.hosts.exchange.row_format import RowFormat
+from roundelay.core.effects import Exchange
 from roundelay.runtime.hosts.transport.wire import Link, LinkClosed, LinkOptions
 from roundelay.runtime.messages import Frame
 from support.two_hosts import LONG, SECRET, Host, ask, even, hosts, start
@@ -100,22 +95,3 @@ def test_who_is_refused_may_ask_again_over_the_same_link() -> None:
         assert ask(zero.workers[0], Exchange(1, pair_average_)) == 2
         assert links[1] is link
         assert torch.equal(zero.rows[0].vector, one.rows[1].vector)
-
-
-@pytest.mark.parametrize("wire", ["fp32", "bf16", "int8"])
-def test_learners_who_ask_each_other_at_once_average_and_do_not_swap(wire: str) -> None:
-    with hosts([0, 1], row_format=RowFormat(wire)) as (zero, one):
-        total = start(0).double() + start(1).double()
-        far = (start(0) - start(1)).norm()
-        for _ in range(8):
-            handles: list[tuple[Any, Any]] = []
-            for host, rank in ((zero, 0), (one, 1)):
-                handles.append((host.workers[rank], ask(host.workers[rank], Begin(Exchange(1 - rank, pair_average_)))))
-            waits = [threading.Thread(target=partial(ask, w, Wait(h))) for w, h in handles]
-            for thread in waits:
-                thread.start()
-            for thread in waits:
-                thread.join()
-        a, b = zero.rows[0].vector, one.rows[1].vector
-        assert (a - b).norm() < 0.02 * far
-        torch.testing.assert_close(a.double() + b.double(), total, rtol=0, atol=2e-5)

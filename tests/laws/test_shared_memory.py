@@ -1,7 +1,6 @@
 """Shared memory has one door: each table belongs to one view, all processes see the same, and what others act on
 without a lock is published."""
 
-import ast
 import dataclasses
 import os
 import platform
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-import roundelay
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.algorithms.elastic import Pull
 from roundelay.core.effects import Exchange
@@ -30,9 +28,7 @@ from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
 from roundelay.runtime.attached.turns import TurnTables
 from roundelay.runtime.attached.votes import VoteTables
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
-from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory import publish as publishing
@@ -43,7 +39,8 @@ from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Sizes, View
 from roundelay.runtime.procs.memory.views import BellTable, Counters, GatheringNumbers, HostMeanSequences
 from support.clusters import plan
-from support.two_hosts import SECRET, ask, hosts, train
+from support.mean_hosts import MeanHost, end, linked, mean_host
+from support.two_hosts import ask, hosts, train
 from support.until import together
 
 FURTHER: tuple[type[View], ...] = (
@@ -157,16 +154,6 @@ def test_every_table_has_one_owner() -> None:
         assert set(view.PUBLISHED) <= set(tables)
 
 
-def test_nobody_asks_for_a_table_by_a_string() -> None:
-    """Neither an arena nor a view: then a wrong name is an error of the type checker."""
-    for path in sorted(Path(roundelay.__file__).parent.joinpath("runtime").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "table":
-                assert not (node.args and isinstance(node.args[0], ast.Constant)), f"{path}:{node.lineno}"
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
-                assert "arena" not in ast.unparse(node.args[0]), f"{path}:{node.lineno}"
-
-
 # Publishing -----------------------------------------------------------------------------------------------------------
 
 
@@ -249,43 +236,25 @@ def means_of_one_host() -> None:
 
 
 def means_of_two_hosts() -> None:
-    listener = Listener(("127.0.0.1", 0), SECRET)
-    links = []
-    for _ in range(2):
-        dialled, answered = Link.connect(listener.address, SECRET, {}, 60.0), listener.accept(60)
-        assert answered is not None
-        links.append((dialled, answered))
-    layout, failures = Layout(2, 1000, views=(HostMeanSequences, BellTable)), list[str]()
-    sides = []
-    for rank in range(2):
-        chain, mixes = ({1 - rank: link} for link in (links[0][rank], links[1][rank]))
-        arena = Arena(create_file(layout), layout, Patience(rank, 60))
-        arena.liveness.mark((0, 1), True)
-        host = HostMeans(arena, MeanLinks([[0], [1]], rank, chain, mixes), 0, failures.append)
-        sides.append((arena, host, Means(arena, rank, Patience(rank, 60), [rank], forwards=True)))
-        host.start()
+    with linked([(0, 1)]) as chain, linked([(0, 1)]) as mixes:
+        given = [MeanLinks([[0], [1]], rank, chain[rank], mixes[rank]) for rank in range(2)]
+        sides = [mean_host(1000, one) for one in given]
+        together(lambda: take_means(sides[0], 0), lambda: take_means(sides[1], 1))
+        end(sides)
+    assert not [failure for one in sides for failure in one.failures]
 
-    def learn(rank: int) -> None:
-        arena, _, means = sides[rank]
-        for number in range(3):
-            lay = means.announce_gradient(1.0, (0, 1), arena.vector("row", rank))
-            assert lay is not None
-            arena.vector("gradient", rank).fill_(number)
-            lay(500)
-            lay(0)
-            assert (means.collect((0, 1)) == number).all()
-            means.publish(torch.full((1000,), float(number)), 1.0, readers=(1 - rank,))
-            assert (means.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
 
-    together(lambda: learn(0), lambda: learn(1))
-    together(*(host.stop for _, host, _ in sides))
-    for pair in links:
-        for link in pair:
-            link.close()
-    listener.close()
-    for arena, _, _ in sides:
-        arena.close()
-    assert not failures
+def take_means(side: MeanHost, rank: int) -> None:
+    means = side.means[rank]
+    for number in range(3):
+        lay = means.announce_gradient(1.0, (0, 1), side.arena.vector("row", rank))
+        assert lay is not None
+        side.arena.vector("gradient", rank).fill_(number)
+        lay(500)
+        lay(0)
+        assert (means.collect((0, 1)) == number).all()
+        means.publish(torch.full((1000,), float(number)), 1.0, readers=(1 - rank,))
+        assert (means.collect_neighbours(((0, 0.5), (1, 0.5))) == number).all()
 
 
 def exchanges_of_two_hosts() -> None:
@@ -316,30 +285,6 @@ def test_whatever_others_act_on_without_a_lock_is_published(watch: Watch, work: 
     work()
     assert watch.published > 5
     assert not watch.bare
-
-
-@pytest.mark.parametrize("work", [means_of_one_host, means_of_two_hosts])
-def test_a_step_opens_no_vector_anew_and_sums_no_table_again(
-    work: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An address is the sum of some 60 tables: computed for each vector of each mean, it took longer than the mean."""
-    opened, summed, from_buffer, tables = list[tuple[Any, int]](), list[int](), torch.frombuffer, Layout.tables
-
-    def open_vector(buffer: Any, **options: Any) -> torch.Tensor:
-        if options["dtype"] == torch.float32:
-            opened.append((buffer, options["offset"]))
-        return from_buffer(buffer, **options)
-
-    def sum_tables(layout: Layout) -> Any:
-        summed.append(id(layout))
-        return tables(layout)
-
-    monkeypatch.setattr(torch, "frombuffer", open_vector)
-    monkeypatch.setattr(Layout, "tables", sum_tables)
-    work()
-    assert len(opened) >= 6
-    assert len({(id(buffer), offset) for buffer, offset in opened}) == len(opened)
-    assert len(summed) <= 3  # two arenas of one layout open their tables, and the layout knows how long they are
 
 
 def test_learners_that_wait_in_means_over_hosts_are_rung_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -298,15 +298,6 @@ def test_in_the_next_segment_the_dead_stay_dead_and_a_late_joiner_is_there() -> 
     assert outcome.counts.frames.sum() == 10 * MINIBATCH
 
 
-@pytest.mark.parametrize("name", ALONE)
-def test_equal_simulations_with_deaths_and_joins_are_equal(name: str) -> None:
-    virtual = dying(5, (1, 0.35), (4, 0.8), joins=((1, 0.85), (3, 0.6)))
-    (one, first), (two, second) = (simulate(name, virtual) for _ in range(2))
-    assert torch.equal(one.rows(), two.rows())
-    assert first.virtual_seconds == second.virtual_seconds
-    assert first.counts.exchanges.tolist() == second.counts.exchanges.tolist()
-
-
 # Gradients computed together ----------------------------------------------------------------------------------------
 
 

@@ -17,8 +17,18 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies import STRATEGIES
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
-from roundelay.strategies.periodic import Periodic
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, make_strategy, plan
+from support.clusters import (
+    ASYNCHRONOUS,
+    EVERY,
+    MANY,
+    MINIBATCH,
+    SYNCHRONOUS,
+    cluster,
+    keeps_sum,
+    make_strategy,
+    one_of_each,
+    plan,
+)
 
 JITTER = CostModel(jitter=0.3)
 
@@ -93,19 +103,6 @@ def total(runtime: SimRuntime) -> torch.Tensor:
     return rows + runtime.centre() if runtime.cluster.centre else rows
 
 
-@pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("learners", [1, 3, 4])
-def test_two_equal_simulations_are_equal(name: str, learners: int) -> None:
-    learners = 1 if name == "sgd" else learners
-    ends = []
-    for _ in range(2):
-        with SimRuntime(cluster(name, learners, momentum=0.5), JITTER) as runtime:
-            outcome = runtime.segment(plan(20, learners))
-            ends.append((runtime.rows().clone(), outcome.virtual_seconds, outcome.counts.exchanges.tolist()))
-    assert torch.equal(ends[0][0], ends[1][0])
-    assert ends[0][1:] == ends[1][1:]
-
-
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_synchronous_results_do_not_depend_on_speed(name: str) -> None:
     learners = 1 if name == "sgd" else 3
@@ -137,14 +134,6 @@ def test_ssgd_is_sgd_with_a_minibatch_as_large_as_all(learners: int) -> None:
         one.segment(plan(0, 1, examples=10 * MINIBATCH + 3))
         for row in many.rows():
             torch.testing.assert_close(row, one.rows()[0])
-
-
-@pytest.mark.parametrize("name", [n for n in MANY if isinstance(make_strategy(n), Periodic)])
-def test_a_segment_of_averaging_ends_in_consensus(name: str) -> None:
-    with SimRuntime(cluster(name, 3, momentum=0.9)) as runtime:
-        runtime.segment(plan(11, 3))
-        rows = runtime.rows()
-        assert torch.equal(rows, rows[:1].expand_as(rows))
 
 
 # Traits ---------------------------------------------------------------------------------------------------------------
@@ -266,10 +255,10 @@ def test_where_a_segment_ends_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", MANY)
 @pytest.mark.parametrize("learners", [2, 5])
 def test_every_strategy_finds_the_optimum(name: str, learners: int) -> None:
-    task = Quadratic(parameters=10, noise=0.0)
+    task = Quadratic(parameters=10, curvature=(0.3, 1.0), noise=0.0)
     # The centre of asgd takes every learner's step in full, some of them late: it bears 1 / L of the rate.
     in_full = make_strategy(name).traits.ages == "centre" and name != "rennala"
-    rate, rounds = (0.03, 1500) if in_full else (0.3, 400)
+    rate, rounds = (0.03, 1200) if in_full else (0.3, 300)
     with SimRuntime(cluster(name, learners, task), JITTER) as runtime:
         runtime.segment(plan(rounds, learners, rate=rate))
         assert task.build().evaluate(runtime.consensus(), "held out").mean_loss < 1e-5
@@ -285,7 +274,7 @@ def seconds(
     return outcome.virtual_seconds
 
 
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", one_of_each(MANY))
 def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
     """One of 8 learners is 10 times slower, so 7.1 of 8 are left: the ideal is 8 / 7.1 = 1.13 times the time, and its
     last minibatch, for which all wait in the end, takes 10 of 120."""
@@ -293,8 +282,7 @@ def test_a_straggler_holds_up_whom_it_should(name: str) -> None:
     if make_strategy(name).traits.synchronous:
         assert ratio > 6
     else:
-        pairs = name in ("hadpsgd", "hadpsgd weights=progress")
-        assert ratio < (1.4 if pairs else 1.3)  # a node of two is lost with its slow half: 8 / 6.2
+        assert ratio < (1.4 if name == "hadpsgd" else 1.3)  # a node of two is lost with its slow half: 8 / 6.2
 
 
 def held_up(strategy: Strategy, rank: int) -> set[int]:
@@ -341,31 +329,3 @@ def test_what_is_sent_behind_the_gradient_costs_no_time(name: str) -> None:
     assert seconds(name, 4, (), dear) < 1.02 * seconds(name, 4, (), free)
     assert seconds("ssgd", 4, (), dear) > 1.2 * seconds("ssgd", 4, (), free)
     assert seconds("dpsgd order=atc", 4, (), dear) > 1.2 * seconds("dpsgd order=atc", 4, (), free)
-
-
-def test_under_adpsgd_the_others_keep_their_speed() -> None:
-    with SimRuntime(cluster("adpsgd", 4, stragglers=(Straggler(0, 10.0),))) as runtime:
-        outcome = runtime.segment(plan(100, 4))
-    assert outcome.virtual_seconds is not None
-    others = outcome.counts.steps[1:] / outcome.virtual_seconds
-    assert (others > 0.95 / CostModel().gradient).all()
-    assert outcome.counts.steps[0] < 0.12 * outcome.counts.steps[1:].mean()
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_a_run_cut_in_two_is_the_whole_run(name: str) -> None:
-    """State, handed to a new runtime between two segments, is complete. Bitwise where timing decides nothing."""
-    learners = 1 if name == "sgd" else 4
-    with SimRuntime(cluster(name, learners, momentum=0.9)) as runtime:
-        runtime.segment(plan(10, learners))
-        middle = runtime.state()
-        runtime.segment(plan(10, learners, epoch=1))
-        whole = runtime.state()
-    with SimRuntime(cluster(name, learners, momentum=0.9)) as runtime:
-        runtime.load(middle)
-        runtime.segment(plan(10, learners, epoch=1))
-        again = runtime.state()
-    assert again.integers == whole.integers
-    assert again.virtual_ns == whole.virtual_ns
-    for vector, value in whole.vectors.items():
-        assert torch.equal(value, again.vectors[vector])

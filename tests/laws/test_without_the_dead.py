@@ -20,7 +20,7 @@ from roundelay.runtime.base import Cluster, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
 from roundelay.runtime.hosts.mean_transports.messages import MeansDone
-from roundelay.runtime.hosts.means import HostMeans, MeanLinks
+from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.terms import ROLES, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.listener import Listener
@@ -28,7 +28,7 @@ from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
+from roundelay.runtime.procs.memory.views import HostMeanSequences
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel
@@ -36,6 +36,7 @@ from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import MINIBATCH, SYNCHRONOUS, cluster, make_strategy, plan
 from support.fatal import Fatal
 from support.hosts import SECRET, Hosts
+from support.mean_hosts import MeanHost, end, mean_host
 from support.until import together, until
 
 GOES_ON = tuple(
@@ -267,60 +268,42 @@ HOSTS = ((0, 1), (2,), (3,))
 EVERY_RANK = (0, 1, 2, 3)
 WEIGHTS = (3.0, 1.0, 2.0, 0.5)
 VECTORS = [torch.randn(SIZE, generator=torch.Generator().manual_seed(rank)) for rank in EVERY_RANK]
-FACTS = Layout(4, SIZE, views=(HostMeanSequences, BellTable))
 
 
-class Side:
-    """A host, in this process."""
-
-    def __init__(self, host: int, router: Router, links: PeerLinks) -> None:
-        self.router, self.links, ranks = router, links, HOSTS[host]
-        self.arena = Arena(create_file(FACTS), FACTS, Patience(ranks[0], 60))
-        self.arena.liveness.alive[:] = 1
-        self.failures = list[str]()
-        given = MeanLinks(HOSTS, host, links.chain, links.mix_links, links.open_chain)
-        self.host = HostMeans(self.arena, given, 1, self.failures.append, seconds=60)
-        self.means = {rank: Means(self.arena, rank, Patience(rank, 60), ranks, goes_on=True) for rank in ranks}
-        self.host.start()
-
-    def give(self, factor: float = 1.0) -> None:
-        for rank, means in self.means.items():
-            means.publish(factor * VECTORS[rank], WEIGHTS[rank], EVERY_RANK)
-
-    def complete(self) -> tuple[int, torch.Tensor]:
-        """Number of the last mean that is, and the mean."""
-        return int(self.arena.view(HostMeanSequences).global_seq[0]), self.arena.vector("mean", next(iter(self.means)))
+def give(one: MeanHost, factor: float = 1.0) -> None:
+    for rank, means in one.means.items():
+        means.publish(factor * VECTORS[rank], WEIGHTS[rank], EVERY_RANK)
 
 
 @contextmanager
-def three_hosts() -> Iterator[list[Side]]:
+def three_hosts() -> Iterator[list[MeanHost]]:
     routers, links = [], []
     for host, ranks in enumerate(HOSTS):
         routers.append(Router(Listener(("127.0.0.1", 0), SECRET, identity(ranks[0])), ROLES, 60))
         links.append(PeerLinks(routers[-1], HOSTS, host, 60, 4 * SIZE))
     addresses = [router.listener.address for router in routers]
     together(*(partial(one.dial, addresses, SECRET, 60) for one in links))
-    sides = [Side(host, routers[host], links[host]) for host in range(3)]
+    given = [MeanLinks(HOSTS, host, one.chain, one.mix_links, one.open_chain) for host, one in enumerate(links)]
+    sides = [mean_host(SIZE, one, goes_on=True) for one in given]
     try:
         yield sides
     finally:
-        together(*(one.host.stop for one in sides))
-        for one in sides:
-            one.links.close()
-            one.router.close()
-            one.arena.close()
+        end(sides)
+        for one, router in zip(links, routers, strict=True):
+            one.close()
+            router.close()
 
 
-def have(sides: Sequence[Side], number: int, ranks: Sequence[int], factor: float = 1.0) -> None:
+def have(sides: Sequence[MeanHost], number: int, ranks: Sequence[int], factor: float = 1.0) -> None:
     """All `sides` come to have mean `number`, of what `ranks` have given times `factor`: the bits of one host."""
     expected = weighted_mean([factor * VECTORS[rank] for rank in ranks], [WEIGHTS[rank] for rank in ranks])
     for one in sides:
-        until(lambda one=one: one.complete()[0] == number or bool(one.failures))  # type: ignore[misc]
+        until(lambda one=one: one.complete == number or bool(one.failures))  # type: ignore[misc]
         assert not one.failures
-        assert torch.equal(one.complete()[1], expected)
+        assert torch.equal(one.mean, expected)
 
 
-def lose(sides: Sequence[Side], ranks: Sequence[int]) -> None:
+def lose(sides: Sequence[MeanHost], ranks: Sequence[int]) -> None:
     """The run says that these learners are dead."""
     for one in sides:
         one.arena.liveness.mark(ranks, False)
@@ -332,17 +315,17 @@ def test_hosts_that_are_left_repeat_the_mean_under_way_with_the_bits_of_one_host
     with three_hosts() as sides:
         left = [one for one in sides if one is not sides[host]]
         for one in sides:
-            one.give()
+            give(one)
         have(sides, 1, EVERY_RANK)
         ranks = [rank for rank in EVERY_RANK if rank not in HOSTS[host]]
         for one in left:
-            one.give(2.0)
+            give(one, 2.0)
         lose(left, HOSTS[host])
         have(left, 2, ranks, 2.0)
         for one in left:
-            one.give(3.0)
+            give(one, 3.0)
         have(left, 3, ranks, 3.0)
-        assert sides[host].complete()[0] == 1
+        assert sides[host].complete == 1
         sides[host].failures.clear()  # nobody tells a host that is lost
 
 
@@ -354,13 +337,13 @@ def test_a_mean_that_some_hosts_have_is_given_to_those_who_have_not() -> None:
         last.arena.view(HostMeanSequences).global_seq[0] = 1
         last.host._transport._progress = MeansDone(1, 4.5, SIZE)  # type: ignore[attr-defined]
         for one in sides:
-            one.give()
-        last.give(2.0)
+            give(one)
+        give(last, 2.0)
         for one in sides[:2]:
-            until(lambda one=one: one.complete()[0] == 1 or bool(one.failures))  # type: ignore[misc]
-            assert torch.equal(one.complete()[1], given)
+            until(lambda one=one: one.complete == 1 or bool(one.failures))  # type: ignore[misc]
+            assert torch.equal(one.mean, given)
             assert one.arena.view(HostMeanSequences).total[1] == 4.5
-            one.give(2.0)
+            give(one, 2.0)
         have(sides, 2, EVERY_RANK, 2.0)
 
 

@@ -1,6 +1,6 @@
 """Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, is started again,
 and comes back at a meeting of the others; or dies once more there, and comes back at a later one; or comes in the
-middle of an epoch that the others have begun without it, and is let in at its end."""
+middle of an epoch that the others have begun without it, and is let in at its end; or never comes."""
 
 import json
 import os
@@ -75,7 +75,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
                 if session.rank == VICTIM and step == FATAL:
                     (folder / "died").write_text(json.dumps(trained[0]))
                     os.kill(os.getpid(), signal.SIGKILL)
-                if step == MET and how != "later":
+                if step == MET and how in ("comes", "again"):
                     meet_until_it_is_back(session)
             if how == "later" and not session.came_back and (epoch, step) == (1, MET):
                 meet_without_it(session, folder)
@@ -88,7 +88,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
             meet_until_it_is_back(session)
         with session.consensus():
             found.append(values(model))
-    living = list(session.living)
+    living, rounds = list(session.living), len(loader)
     row, steps = session._learner.me.x.tolist(), session.steps
     session.close()
     report(
@@ -99,6 +99,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
         row=row,
         steps=steps,
         living=living,
+        rounds=rounds,
         begun=begun,
         came_back=session.came_back,
     )

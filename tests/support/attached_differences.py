@@ -57,6 +57,16 @@ def values(model: nn.Module) -> list[float]:
 
 
 @contextmanager
+def session_of(law: str, strategy: str, lr: float = 0.1) -> Iterator[tuple[Session, dict[str, Any]]]:
+    """The case, and a session in it; facts that are added in its body are reported, and the model that it leaves."""
+    with case(f"{law} {strategy}") as facts:
+        model = mlp()
+        with roundelay.attach(model, sgd(model, lr), strategy, patience=PATIENCE) as session:
+            yield session, facts
+        facts["values"] = values(model)
+
+
+@contextmanager
 def case(law: str, **facts: Any) -> Iterator[dict[str, Any]]:
     """Reports what was said in the body, and `facts` that it adds."""
     WARNINGS.clear()
@@ -69,88 +79,38 @@ def case(law: str, **facts: Any) -> Iterator[dict[str, Any]]:
 
 # What learners attach with --------------------------------------------------------------------------------------------
 
-Made = tuple[nn.Module, torch.optim.Optimizer]
+MODULES: dict[str, Callable[[nn.Sequential], object]] = {
+    "shape": lambda model: model.__setitem__(2, nn.Linear(8, 4)),
+    "name": lambda model: vars(model).update(_modules={"first": model[0], "1": model[1], "2": model[2]}),
+    "dtype": lambda model: model[2].bfloat16(),
+    "more": lambda model: model.append(nn.Linear(3, 3)),
+    "frozen": lambda model: model[0].bias.requires_grad_(False),
+    "buffer": lambda model: model.register_buffer("extra", torch.zeros(3)),
+}
+"""Changes of rank 1 to its module, by name."""
 
 
-def shape() -> Made:
-    model = mlp()
-    if OTHER:
-        model[2] = nn.Linear(8, 4)
-    return model, sgd(model)
+def halves(model: nn.Sequential) -> list[dict[str, Any]]:
+    """Groups of parameters."""
+    return [{"params": part.parameters()} for part in (model[0], model[2])]
 
 
-def name() -> Made:
-    model = nn.ModuleDict({"second" if OTHER else "first": nn.Linear(5, 3)})
-    return model, sgd(model)
+OPTIMIZERS: dict[str, Callable[[nn.Sequential], torch.optim.Optimizer]] = {
+    "rate": lambda model: sgd(model, 0.05 if OTHER else 0.1),
+    "option": lambda model: sgd(model, nesterov=OTHER),
+    "kind": lambda model: (torch.optim.AdamW if OTHER else torch.optim.SGD)(model.parameters(), lr=0.1),
+    "groups": lambda model: torch.optim.SGD(halves(model), lr=0.1, momentum=0.9) if OTHER else sgd(model),
+    "members": lambda model: torch.optim.SGD(halves(model)[:: -1 if OTHER else 1], lr=0.1),
+    "same": lambda model: torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), betas=(0.8, 0.95)),
+}
 
 
-def dtype() -> Made:
-    model = mlp()
-    if OTHER:
-        model[2].bfloat16()
-    return model, sgd(model)
-
-
-def more() -> Made:
-    model = mlp()
-    if OTHER:
-        model.append(nn.Linear(3, 3))
-    return model, sgd(model)
-
-
-def frozen() -> Made:
-    model = mlp()
-    if OTHER:
-        model[0].bias.requires_grad_(False)
-    return model, sgd(model)
-
-
-def buffer() -> Made:
-    model = mlp()
-    if OTHER:
-        model.register_buffer("extra", torch.zeros(3))
-    return model, sgd(model)
-
-
-def rate() -> Made:
-    model = mlp()
-    return model, sgd(model, 0.05 if OTHER else 0.1)
-
-
-def option() -> Made:
-    model = mlp()
-    return model, sgd(model, nesterov=OTHER)
-
-
-def kind() -> Made:
-    model = mlp()
-    return model, torch.optim.AdamW(model.parameters(), lr=0.1) if OTHER else torch.optim.SGD(
-        model.parameters(), lr=0.1
-    )
-
-
-def groups() -> Made:
-    model = mlp()
-    parts: list[dict[str, Any]] = [{"params": part.parameters()} for part in (model[0], model[2])]
-    return model, torch.optim.SGD(parts, lr=0.1, momentum=0.9) if OTHER else sgd(model)
-
-
-def members() -> Made:
-    """The same groups, of other parameters."""
-    model = mlp()
-    parts: list[dict[str, Any]] = [{"params": part.parameters()} for part in (model[0], model[2])]
-    return model, torch.optim.SGD(parts[::-1] if OTHER else parts, lr=0.1)
-
-
-def same() -> Made:
-    model = mlp()
-    return model, torch.optim.Adam(model.parameters(), lr=torch.tensor(0.01), betas=(0.8, 0.95))
-
-
-def attached_with(make: Callable[[], Made], strategy: str) -> None:
-    with case(f"{make.__name__} {strategy}") as facts:
-        model, optimizer = make()
-        with roundelay.attach(model, optimizer, strategy, patience=PATIENCE) as session:
+def attached_with(what: str, strategy: str) -> None:
+    with case(f"{what} {strategy}") as facts:
+        model = mlp()
+        if OTHER and what in MODULES:
+            MODULES[what](model)
+        with roundelay.attach(model, OPTIMIZERS.get(what, sgd)(model), strategy, patience=PATIENCE) as session:
             for number in range(3):
                 step(session, number)
         facts["values"] = values(model)
@@ -161,21 +121,17 @@ def attached_with(make: Callable[[], Made], strategy: str) -> None:
 
 def changed_rates(strategy: str, how: str) -> None:
     """By a schedule: the same everywhere; after different numbers of minibatches; or by hand on one learner."""
-    with case(f"{how} rates {strategy}") as facts:
-        model = mlp()
-        optimizer = sgd(model, 0.5)
-        with roundelay.attach(model, optimizer, strategy, patience=PATIENCE) as session:
-            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-            for _ in range(2):
-                for number in range(3 if OTHER and how == "uneven" else 5):
-                    step(session, number)
-                    schedule.step()
-                    if how == "plateau" and OTHER and number == 2:
-                        optimizer.param_groups[0]["lr"] *= 0.1
-                session.meet()
-            facts["own"] = values(model)
-            facts["rate"] = optimizer.param_groups[0]["lr"]
-        facts["values"] = values(model)
+    with session_of(f"{how} rates", strategy, 0.5) as (session, facts):
+        schedule = torch.optim.lr_scheduler.ExponentialLR(session.optimizer, 0.7)
+        for _ in range(2):
+            for number in range(3 if OTHER and how == "uneven" else 5):
+                step(session, number)
+                schedule.step()
+                if how == "plateau" and OTHER and number == 2:
+                    session.optimizer.param_groups[0]["lr"] *= 0.1
+            session.meet()
+        facts["own"] = values(session.module)
+        facts["rate"] = session.optimizer.param_groups[0]["lr"]
 
 
 # Samplers -------------------------------------------------------------------------------------------------------------
@@ -192,28 +148,24 @@ SAMPLERS: dict[str, dict[str, Any]] = {
 
 def samplers(strategy: str, what: str) -> None:
     """One that differs is refused on both, also where it is made before the other, or drawn from."""
-    with case(f"sampler {what} {strategy}") as facts:
-        model = mlp()
-        with roundelay.attach(model, sgd(model), strategy, patience=PATIENCE) as session:
-            terms: dict[str, Any] = {"dataset": 40, "batch_size": 4, **SAMPLERS[what]}
-            facts["drawn"] = []
-            sampler = session.sampler(**terms)
-            for number, batch in enumerate(sampler):
-                facts["drawn"] += batch
-                step(session, number)
+    with session_of(f"sampler {what}", strategy) as (session, facts):
+        terms: dict[str, Any] = {"dataset": 40, "batch_size": 4, **SAMPLERS[what]}
+        facts["drawn"] = []
+        sampler = session.sampler(**terms)
+        for number, batch in enumerate(sampler):
+            facts["drawn"] += batch
+            step(session, number)
 
 
 def orders_of_samplers(strategy: str, how: str) -> None:
     """Two samplers, made in another order; or of which rank 1 makes one, or none."""
-    with case(f"samplers {how} {strategy}"):
-        model = mlp()
-        with roundelay.attach(model, sgd(model), strategy, patience=PATIENCE) as session:
-            sizes = [40, 8]
-            if OTHER:
-                sizes = {"swapped": sizes[::-1], "fewer": sizes[:1], "none": []}[how]
-            for size in sizes:
-                session.sampler(size, 4)
-            step(session)
+    with session_of(f"samplers {how}", strategy) as (session, _):
+        sizes = [40, 8]
+        if OTHER:
+            sizes = {"swapped": sizes[::-1], "fewer": sizes[:1], "none": []}[how]
+        for size in sizes:
+            session.sampler(size, 4)
+        step(session)
 
 
 # Steps that train nothing, or too much --------------------------------------------------------------------------------
@@ -221,49 +173,39 @@ def orders_of_samplers(strategy: str, how: str) -> None:
 
 def without_gradient(strategy: str, how: str) -> None:
     """Rank 1 calls no backward, or clears the gradients before the step."""
-    with case(f"without {how} {strategy}"):
-        model = mlp()
-        optimizer = sgd(model)
-        with roundelay.attach(model, optimizer, strategy, patience=PATIENCE):
-            for _ in range(30):
-                optimizer.zero_grad()
-                loss = model(torch.randn(4, 5)).square().mean()
-                if how != "backward" or not OTHER:
-                    torch.autograd.backward(loss)
-                if OTHER and how in ("gradient", "zero"):
-                    optimizer.zero_grad(set_to_none=how == "gradient")
-                optimizer.step()
+    with session_of(f"without {how}", strategy) as (session, _):
+        for _ in range(30):
+            session.optimizer.zero_grad()
+            loss = session.module(torch.randn(4, 5)).square().mean()
+            if how != "backward" or not OTHER:
+                torch.autograd.backward(loss)
+            if OTHER and how in ("gradient", "zero"):
+                session.optimizer.zero_grad(set_to_none=how == "gradient")
+            session.optimizer.step()
 
 
 def not_finite(strategy: str) -> None:
     """Losses of rank 1 are NaN in steps 4 and 7."""
-    with case(f"nan {strategy}") as facts:
-        model = mlp()
-        with roundelay.attach(model, sgd(model), strategy, patience=PATIENCE) as session:
-            for number in range(10):
-                step(session, number, float("nan") if OTHER and number in (3, 6) else 1.0)
-        facts["values"] = values(model)
+    with session_of("nan", strategy) as (session, _):
+        for number in range(10):
+            step(session, number, float("nan") if OTHER and number in (3, 6) else 1.0)
 
 
 def frozen_later(strategy: str) -> None:
     """Rank 1 freezes a parameter in the middle."""
-    with case(f"frozen later {strategy}"):
-        model = mlp()
-        with roundelay.attach(model, sgd(model), strategy, patience=PATIENCE) as session:
-            for number in range(6):
-                if OTHER and number == 3:
-                    model[2].weight.requires_grad_(False)
-                step(session, number)
-            session.meet()
+    with session_of("frozen later", strategy) as (session, _):
+        for number in range(6):
+            if OTHER and number == 3:
+                session.module.get_parameter("2.weight").requires_grad_(False)
+            step(session, number)
+        session.meet()
 
 
 def idle(strategy: str) -> None:
     """Rank 1 has no data."""
-    with case(f"idle {strategy}"):
-        model = mlp()
-        with roundelay.attach(model, sgd(model), strategy, patience=PATIENCE) as session:
-            for number in range(0 if OTHER else 40):
-                step(session, number)
+    with session_of("idle", strategy) as (session, _):
+        for number in range(0 if OTHER else 40):
+            step(session, number)
 
 
 def unclosed() -> None:
@@ -284,17 +226,17 @@ def on_two_hosts(refused: str) -> None:
         case "sampler":
             for how in ("same", "uneven"):
                 changed_rates("ssgd", how)
-            attached_with(rate, "adpsgd")
-            attached_with(same, "adpsgd")
+            attached_with("rate", "adpsgd")
+            attached_with("same", "adpsgd")
             changed_rates("bsp", "plateau")
             not_finite("adpsgd")
             frozen_later("adpsgd")
             idle("adpsgd")
             samplers("adpsgd", "batch_size")
         case "rate":
-            attached_with(rate, "ssgd")
+            attached_with("rate", "ssgd")
         case "shape":
-            attached_with(shape, "adpsgd")
+            attached_with("shape", "adpsgd")
 
 
 def main(where: str = "", refused: str = "") -> None:
@@ -307,12 +249,11 @@ def main(where: str = "", refused: str = "") -> None:
 
 def on_one_host() -> None:
     """All cases."""
-    for make in (shape, name, dtype, more, frozen, buffer):
-        attached_with(make, "adpsgd")
-    for make in (rate, option, kind, groups, members, same):
+    for what in MODULES:
+        attached_with(what, "adpsgd")
+    for what in OPTIMIZERS:
         for strategy in ("ssgd", "bsp", "adpsgd"):
-            attached_with(make, strategy)
-    attached_with(rate, "delayed-gradient")
+            attached_with(what, strategy)
     for how in ("same", "uneven", "plateau"):
         for strategy in ("ssgd", "delayed-gradient", "hadpsgd", "bsp", "adpsgd"):
             changed_rates(strategy, how)

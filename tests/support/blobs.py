@@ -51,3 +51,22 @@ class BlobTask(Task):
             torch.manual_seed(0)
             layers = nn.Linear(6, self.width), nn.Tanh(), nn.Dropout(self.dropout), nn.Linear(self.width, 3)
         return ModuleLearner(nn.Sequential(*layers), Blobs(), device=torch.device(self.device) if self.device else None)
+
+
+@dataclass(frozen=True)
+class Wide(Task):
+    """Trains 988,403 parameters on a classification that needs none of them."""
+
+    def build(self) -> Learner:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(
+                nn.Linear(6, 700),
+                nn.ReLU(),
+                nn.Linear(700, 700),
+                nn.ReLU(),
+                nn.Linear(700, 700),
+                nn.ReLU(),
+                nn.Linear(700, 3),
+            )
+        return ModuleLearner(module, Blobs())

@@ -1,5 +1,7 @@
 """Small clusters for tests: every strategy on a quadratic."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -80,6 +82,11 @@ EVERY = ONE + MANY
 SYNCHRONOUS = tuple(n for n in EVERY if make_strategy(n).traits.synchronous)
 ASYNCHRONOUS = tuple(n for n in EVERY if not make_strategy(n).traits.synchronous)
 MINIBATCH = 64
+
+
+def one_of_each(names: Sequence[str]) -> list[str]:
+    """Leave out variants of a strategy, which wait and are waited for alike, and the one that is for one learner."""
+    return list({re.split("[: ]", name)[0]: name for name in reversed(names) if name != "sgd"}.values())
 
 
 @dataclass(frozen=True)

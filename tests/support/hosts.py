@@ -17,6 +17,7 @@ from roundelay.runtime.base import Cluster, Straggler
 from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
+from support.blobs import Wide
 from support.clusters import OnDevice, cluster
 from support.coded import Together
 from support.fatal import Fatal
@@ -24,7 +25,6 @@ from support.in_blocks import InBlocks
 from support.kept_hosts import ENDED, KeptHost, give_back
 from support.kept_hosts import kept as kept_host
 from support.preloaded import Preloaded
-from support.wide import Wide
 
 SECRET = b"a secret of these tests alone"
 TERMS = HostTerms(patience_seconds=300, host_patience=20, threads=1)

@@ -1,8 +1,8 @@
 """Two hosts in a session of attached learners, both in this process; the learners' parts are played by the test."""
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from roundelay.runtime.attached.hosts.agent import SessionAgent
@@ -11,8 +11,6 @@ from roundelay.runtime.attached.hosts.request import SessionRequest
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.hosts.control.arrivals import PendingJoins, open_router
 from roundelay.runtime.hosts.options import SessionHostOptions
-from roundelay.runtime.hosts.transport.heartbeat import Router
-from roundelay.runtime.hosts.transport.wire import Address
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.coordination.lives import life_lock
 from roundelay.runtime.procs.memory.arena import Arena, create_file
@@ -43,26 +41,13 @@ def request(where: HostPlace, strategy: str) -> SessionRequest:
     return SessionRequest(1, where, make_strategy(strategy, {}), options, {}, PATIENCE, PARAMETERS, SHOWN_BYTES, 1, ())
 
 
-def straight(address: Address) -> AbstractContextManager[Address]:
-    """Nobody is between the two."""
-    return nullcontext(address)
-
-
 @contextmanager
-def session_hosts(
-    strategy: str, way: Callable[[Address], AbstractContextManager[Address]] = straight
-) -> Iterator[SessionHosts]:
-    """Both, once they have met; `way` says by which address the other reaches that of the first."""
+def session_hosts(strategy: str) -> Iterator[SessionHosts]:
+    """Both, once they have met."""
     asked = request(place(0, 0), strategy)
     router = open_router(asked.place, asked.terms)
     arrivals = PendingJoins(router, asked.place, asked.terms)
-    with way(router.listener.address) as reached, _met(asked, router, arrivals, reached) as found:
-        yield found
-
-
-@contextmanager
-def _met(asked: SessionRequest, router: Router, arrivals: PendingJoins, reached: Address) -> Iterator[SessionHosts]:
-    asked_other = request(place(1, reached[1]), asked.strategy.name)
+    asked_other = request(place(1, router.listener.address[1]), strategy)
     router_other = open_router(asked_other.place, asked_other.terms)
     files = [create_file(one.layout) for one in (asked, asked_other)]
     learners = [Arena(file, asked.layout, Patience(rank, PATIENCE)) for rank, file in enumerate(files)]

@@ -6,16 +6,20 @@ import torch
 from torch import Tensor, nn
 
 
-def network() -> nn.Sequential:
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)).to(dtype)
 
 
-def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(count: int = 6, dtype: torch.dtype = torch.float32) -> Iterator[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(3)
     for _ in range(count):
-        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
+        yield torch.randn(8, 4, generator=generator).to(dtype), torch.randint(2, (8,), generator=generator)
+
+
+def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(x).float(), y)
 
 
 def backward(model: nn.Module, x: Tensor, y: Tensor) -> None:
-    torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+    torch.autograd.backward(loss_of(model, x, y))

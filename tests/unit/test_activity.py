@@ -5,9 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from roundelay.core.effects import LABELS, Begin, Draw, Exchange, Fetch, Mean, Wait
+from roundelay.core.effects import Exchange
 from roundelay.runtime.procs.coordination.activity import (
-    EFFECTS,
     HostActivity,
     ReportedActivity,
     milliseconds,
@@ -29,20 +28,6 @@ def arenas() -> Iterator[list[Arena]]:
 
 
 def _rule(*_: torch.Tensor) -> None: ...
-
-
-def test_every_effect_has_a_name() -> None:
-    vector = torch.zeros(1)
-    named = [
-        (Draw(), "draw"),
-        (Mean((0, 1), vector), "mean"),
-        (Begin(Exchange(2, _rule)), "exchange with"),
-        (Fetch(3, vector), "fetch of"),
-    ]
-    assert [EFFECTS[number_of(effect)[0]] for effect, _ in named] == [name for _, name in named]
-    assert [number_of(effect)[1] for effect, _ in named] == [-1, -1, 2, 3]
-    assert len(set(EFFECTS)) == len(EFFECTS) == 1 + len(LABELS), "two effects with one name"
-    assert Wait.__name__.lower() in EFFECTS
 
 
 def test_what_another_host_says_is_in_the_table(arenas: list[Arena]) -> None:

@@ -6,33 +6,22 @@ import io
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import roundelay
 from roundelay.core.errors import UserError
 from roundelay.strategies import STRATEGIES, make_strategy
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "ROUNDELAY_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
+from support.small_loop import backward, batches
 
 
 def network(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
-
-
-def batches(count: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(count):
-        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
 
 
 def optimizers(model: nn.Sequential) -> dict[str, torch.optim.Optimizer]:
@@ -53,7 +42,7 @@ def loop(
 ) -> None:
     for x, y in batches():
         optimizer.zero_grad(set_to_none)
-        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        backward(model, x, y)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for step in steps:
             step()
@@ -104,7 +93,7 @@ def test_gradients_are_still_there_after_a_step() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with roundelay.attach(model, optimizer, "ssgd") as session:
         x, y = next(batches())
-        torch.autograd.backward(nn.functional.cross_entropy(model(x), y))
+        backward(model, x, y)
         norm = nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
         session.step()
         assert norm == nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]) > 0
@@ -152,18 +141,6 @@ def test_consensus_is_for_evaluation_only() -> None:
                 pass
         loop(model, optimizer, [session.step])
     assert session.steps == 6
-
-
-def test_parameters_used_without_a_call_of_their_module() -> None:
-    """torch.func calls no hook of the module attached; begin_step is for that."""
-    model = nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with roundelay.attach(model, optimizer, "dpsgd", order="cta") as session:
-        x, y = next(batches())
-        session.begin_step()
-        torch.autograd.backward(nn.functional.cross_entropy(nn.functional.linear(x, model.weight, model.bias), y))
-        session.step()
-        assert session.steps == 1
 
 
 def test_copies_of_the_module_are_not_attached() -> None:

@@ -13,11 +13,6 @@ from roundelay.core.errors import UserError
 from support.small_loop import backward, batches, network
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
 def arenas() -> int:
     """Mappings and descriptors of arenas in this process."""
     here = Path("/proc/self")

@@ -1,7 +1,7 @@
 """Optimizers beside those that are attached, or within them: each trains as without us, or is named."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,26 +12,7 @@ from torch.optim import Optimizer
 import roundelay
 from roundelay.core.errors import UserError
 from support.sharpness import Lookahead, SharpnessAware, sharpness_by_hand
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
-
-
-def batches(count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(3)
-    for _ in range(count):
-        yield torch.randn(8, 4, generator=generator), torch.randint(2, (8,), generator=generator)
-
-
-def loss_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(model(x), y)
+from support.small_loop import backward, batches, loss_of, network
 
 
 def values(model: nn.Module) -> list[float]:
@@ -48,9 +29,9 @@ def sharp(model: nn.Module) -> Optimizer:
 
 def in_two_steps(model: nn.Module, optimizer: Any, count: int) -> None:
     for x, y in batches(count):
-        torch.autograd.backward(loss_of(model, x, y))
+        backward(model, x, y)
         optimizer.first_step()
-        torch.autograd.backward(loss_of(model, x, y))
+        backward(model, x, y)
         optimizer.second_step()
         optimizer.zero_grad()
 
@@ -79,7 +60,7 @@ def by_hand(way: str) -> Callable[[nn.Module, Any, int], None]:
 def plainly(model: nn.Module, optimizer: Any, count: int) -> None:
     for x, y in batches(count):
         optimizer.zero_grad()
-        torch.autograd.backward(loss_of(model, x, y))
+        backward(model, x, y)
         optimizer.step()
 
 
@@ -120,9 +101,9 @@ def test_what_does_not_come_back_is_a_change_by_hand(caplog: pytest.LogCaptureFi
     optimizer = sgd(model)
     with roundelay.attach(model, optimizer), caplog.at_level(logging.WARNING):
         for x, y in batches(2):
-            torch.autograd.backward(loss_of(model, x, y))
+            backward(model, x, y)
             model.get_parameter("0.weight").data.add_(0.1)
-            torch.autograd.backward(loss_of(model, x, y))
+            backward(model, x, y)
             optimizer.step()
     assert "parameters 0.weight were changed by hand" in caplog.text
 
@@ -133,7 +114,7 @@ def test_an_optimizer_that_is_not_attached_is_named() -> None:
     optimizer, other = sgd(model), torch.optim.Adagrad([model.get_parameter("2.weight"), nn.Parameter(torch.zeros(2))])
     with roundelay.attach(model, optimizer) as session:
         other.step()
-        torch.autograd.backward(loss_of(model, *next(batches(1))))
+        backward(model, *next(batches(1)))
         before = values(model)
         with pytest.raises(UserError, match=r"Adagrad, which is not attached, steps 1 parameters .* as well"):
             other.step()

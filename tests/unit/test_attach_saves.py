@@ -17,7 +17,6 @@ from torch import Tensor, nn
 import roundelay
 from roundelay import checkpoint
 from roundelay.attached.data_position import from_runs, runs
-from roundelay.attached.resuming import _weights
 from roundelay.attached.save_files import from_plain, saves, to_plain
 from roundelay.core.checksums import read_sums, write_checked_with
 from roundelay.core.errors import UserError
@@ -86,13 +85,6 @@ def test_the_mass_of_a_row_goes_on_where_it_was(tmp_path: Path) -> None:
                 session.step()
             session.save(tmp_path)
             assert row.weight == before + steps
-
-
-def test_rows_of_a_save_weigh_as_much_as_the_roots_of_their_masses() -> None:
-    metas = [{"rank": rank, "mass": mass} for rank, mass in enumerate((4.0, 9.0, 1.0))]
-    assert _weights(metas, [0, 1]) == {0: 2.0, 1: 3.0}
-    none: list[dict[str, Any]] = [{"rank": 0, "mass": None}, {"rank": 1}]
-    assert _weights(none, [0, 1]) == {0: 1.0, 1: 1.0}
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,12 @@ from torch import nn
 import roundelay
 from roundelay.attached.hyperparameters import GroupNumbers, UsersOptimizers, settings_of
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached.settings import NUMBERS, KeptNumbers, Settings, SettingsTables
+from roundelay.runtime.attached.settings import NUMBERS, Settings, SettingsTables
 from roundelay.runtime.attached.shares import SHARE_SLOTS, Shares, ShareTables, ShareTerms
 from roundelay.runtime.hosts.terms import differing
 from roundelay.strategies import make_strategy
 from support.small_loop import backward, batches, network
 from support.views import zeros
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
 
 
 def grouped(model: nn.Sequential) -> torch.optim.Optimizer:
@@ -102,16 +97,6 @@ def test_numbers_that_cannot_all_be_shown_must_be_the_same() -> None:
     mine, theirs = second.kept.packed(), first.kept.packed()
     with pytest.raises(UserError, match=r"rank 1 has .* learners who update by them otherwise would train different"):
         second.under(0, mine, theirs, had=True)
-
-
-def test_numbers_are_packed_anew_when_they_change() -> None:
-    ((one, optimizer),) = settings(1, [[0.5]])
-    before = one.kept.packed()
-    assert one.kept.packed() is before
-    optimizer.param_groups[0]["lr"] = 0.25
-    assert one.kept.packed().tobytes() != before.tobytes()
-    assert before[2] == 0.5
-    assert KeptNumbers(UsersOptimizers([optimizer])).packed().tobytes() == one.kept.packed().tobytes()
 
 
 def test_samplers_are_compared_by_number_and_slots_are_used_again() -> None:

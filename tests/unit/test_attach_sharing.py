@@ -27,12 +27,6 @@ LEARNERS, BATCHES = 4, 11
 KEY = (1, 0, 0)
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("WORLD_SIZE", "ROUNDELAY_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-
-
 # Claims -------------------------------------------------------------------------------------------------------------
 
 

@@ -18,11 +18,6 @@ from roundelay.core.errors import UserError
 from support.small_loop import backward, batches, network
 
 
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WORLD_SIZE", raising=False)
-
-
 def train(
     model: nn.Sequential,
     optimizer: torch.optim.Optimizer,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from roundelay.core.checksums import Damaged, read_checked, write_checked
+from roundelay.core.checksums import Damaged, read_checked, write_checked, write_checked_with
 from roundelay.core.files import read_json, write_json
 
 REMEDY = "Make it again."
@@ -52,6 +52,14 @@ def test_the_json_is_held_to_its_own_checksum_whatever_its_layout(tmp_path: Path
     assert read_checked(path, REMEDY)["text"] == "é"
     write_json(path, {**content, "text": "e"})
     with pytest.raises(Damaged, match=r"index\.json: damaged"):
+        read_checked(path, REMEDY)
+
+
+def test_no_file_elsewhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "inside").mkdir()
+    path = written(tmp_path / "inside")
+    write_checked_with(path, {}, {"../index.json": "0"})
+    with pytest.raises(Damaged, match=r"index\.json: names a file outside its folder\. Make it again"):
         read_checked(path, REMEDY)
 
 

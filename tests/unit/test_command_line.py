@@ -19,6 +19,7 @@ from roundelay.cli import _parse, _parsers, main
 from roundelay.commands import arguments
 from roundelay.commands.examples import FIRST_STEPS
 from roundelay.core.errors import UserError
+from roundelay.runtime.base import parse_straggler
 
 COMMANDS = _parsers()[1]
 NUMBERS = {
@@ -157,7 +158,6 @@ def test_numbers(kind: str, value: float | str) -> None:
 @given(st.integers(0, 99), st.floats(1, 1e9), st.floats(0, 1e9))
 def test_stragglers(rank: int, factor: float, seconds: float) -> None:
     """A text that passes here is one the recipe takes."""
-    from roundelay.runtime.base import parse_straggler  # noqa: PLC0415 loads torch
 
     for text, expected in ((f"{rank}:{factor}x", (factor, 0.0)), (f"{rank}:+{seconds}", (1.0, seconds))):
         found = parse_straggler(arguments.straggler(text))
@@ -337,3 +337,9 @@ def test_torch_is_imported_without_garbage_collection(tmp_path: Path) -> None:
         command = [sys.executable, "-c", f"{script}\nimport gc; print('collects', gc.isenabled())"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
         assert done.stdout.split() == ["collects", "False", "collects", "True"], done
+
+
+@pytest.mark.parametrize("text", ["1:-3x", "1:0.5x", "1:nanx", "1:infx", "1:+-2", "1:+inf", "1", "x:3x"])
+def test_what_is_not_slow_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="straggler"):
+        parse_straggler(text)

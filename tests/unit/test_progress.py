@@ -13,13 +13,6 @@ def looks(progress: HostProgress, *done: dict[int, int], start: float = 0.0) -> 
     return [progress.look(start + STEP * number, amounts) for number, amounts in enumerate(done)]
 
 
-def test_a_host_that_gets_nothing_done_is_named_once_patience_is_over_and_not_before() -> None:
-    found = looks(HostProgress(PATIENCE), *({0: n, 1: 7} for n in range(30)))
-    first = next(number for number, still in enumerate(found) if still)
-    assert STEP * (first - 1) <= PATIENCE < STEP * first
-    assert all(still == [1] for still in found[first:])
-
-
 def test_a_host_that_was_idle_starts_anew() -> None:
     busy = [{1: 7}] * 18
     assert not any(looks(HostProgress(PATIENCE), *busy, {}, *busy))

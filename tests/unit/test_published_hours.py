@@ -9,6 +9,7 @@ from roundelay_lab.published.hours import (
     PEAK_FLOPS,
     ComparedHours,
     Explanation,
+    Machine,
     compare_hours,
     knee,
     load_printed,
@@ -19,8 +20,13 @@ CLUSTERS = Path(__file__).parents[2] / "docs" / "clusters"
 
 
 @pytest.fixture(scope="module")
-def compared() -> list[ComparedHours]:
-    return compare_hours(load_printed())
+def all_fitted() -> dict[str, Machine]:
+    return machines(load_printed())
+
+
+@pytest.fixture(scope="module")
+def compared(all_fitted: dict[str, Machine]) -> list[ComparedHours]:
+    return compare_hours(load_printed(), all_fitted)
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +68,11 @@ def test_explanations_differ_where_the_docs_say_so(explanations: list[Explanatio
 @pytest.mark.parametrize(
     ("name", "system", "gpus"), [("ibm_16_p100", "A-P100", 16), ("ibm_64_v100", "B", 64), ("ibm_128_v100", "D", 128)]
 )
-def test_cluster_files_are_the_fitted_machines(name: str, system: str, gpus: int) -> None:
-    printed = load_printed()
+def test_cluster_files_are_the_fitted_machines(
+    all_fitted: dict[str, Machine], name: str, system: str, gpus: int
+) -> None:
     found = load_cluster(CLUSTERS / f"{name}.yaml")
-    fitted = machines(printed)[system].cluster(name, gpus, printed.assumed)
+    fitted = all_fitted[system].cluster(name, gpus, load_printed().assumed)
     assert (found.nodes, found.links, found.allreduce) == (fitted.nodes, fitted.links, fitted.allreduce)
     assert found.model_bytes == fitted.model_bytes
     assert found.compute.fixed == fitted.compute.fixed == 0

@@ -16,7 +16,7 @@ import pytest
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.host_agent import first_address
+from roundelay.runtime.hosts.control.arrivals import first_address
 from roundelay.runtime.launch.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
 from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World

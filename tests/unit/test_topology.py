@@ -10,13 +10,11 @@ from hypothesis import strategies as st
 
 from roundelay.core.state import Me
 from roundelay.core.topology import (
-    complete_matrix,
     connected,
     doublings,
     fixed_ring,
     metropolis_matrix,
     one_peer_matrix,
-    pair_matrix,
     random_ring,
     random_ring_neighbours,
     readers,
@@ -48,10 +46,6 @@ def test_two_learners_on_a_ring_average() -> None:
 def test_second_eigenvalue_of_the_ring_is_the_closed_form(learners: int) -> None:
     angles = 2 * np.pi * np.arange(1, learners) / learners
     assert second_eigenvalue(ring_matrix(learners)) == pytest.approx(np.abs((1 + 2 * np.cos(angles)) / 3).max())
-
-
-def test_a_pair_average_of_two_reaches_consensus_at_once() -> None:
-    assert second_eigenvalue(pair_matrix(2, 0, 1)) == pytest.approx(0)
 
 
 @given(st.integers(2, 20), st.integers(0, 50), st.integers(0, 3))
@@ -93,13 +87,6 @@ def test_a_graph_is_connected_if_its_mix_has_a_spectral_gap(edges: list[tuple[in
     assert connected(9, edges) == (second_eigenvalue(metropolis_matrix(9, edges)) < 1 - 1e-9)
 
 
-def test_connected_by_hand() -> None:
-    assert connected(1, [])
-    assert not connected(2, [])
-    assert connected(4, [(3, 2), (0, 1), (1, 2)])
-    assert not connected(4, [(0, 1), (2, 3)])
-
-
 @pytest.mark.parametrize("learners", [2, 3, 4, 7])
 def test_metropolis_weights_of_a_ring_are_one_third(learners: int) -> None:
     ring = [(rank, (rank + 1) % learners) for rank in range(learners)]
@@ -112,14 +99,6 @@ def test_one_peer_matrices_are_doubly_stochastic_and_half_one_s_own(learners: in
     assert np.allclose(matrix.sum(0), 1)
     assert np.allclose(matrix.sum(1), 1)
     assert (np.diag(matrix) >= 0.5).all()
-
-
-@pytest.mark.parametrize("learners", [1, 2, 4, 8, 16])
-def test_one_peer_by_turns_is_everybody_for_powers_of_two(learners: int) -> None:
-    product = np.eye(learners)
-    for round_ in range(len(doublings(learners))):
-        product = one_peer_matrix(learners, round_) @ product
-    np.testing.assert_allclose(product, complete_matrix(learners), atol=1e-12)
 
 
 def test_distances_of_the_exponential_graph() -> None:

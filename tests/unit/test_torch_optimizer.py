@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from roundelay.algorithms.local_update import LocalOptimizer, RowUpdate, Sgd
+from roundelay.algorithms.local_update import LocalOptimizer, RowUpdate
 from roundelay.algorithms.torch_optimizer import CLASSES, TorchOptimizer, fitting
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK, chunks
@@ -135,25 +135,6 @@ def test_memory_and_scalars_are_all_there_is(
     undisturbed = Kept(TorchOptimizer(name, options), numbers(37, seed), cuts)
     walk(undisturbed.begin(), cuts, gradients, rates)
     assert one.equals(undisturbed)
-
-
-@given(
-    momentum=st.sampled_from([0.0, 0.5, 0.9]),
-    nesterov=st.booleans(),
-    weight_decay=st.sampled_from([0.0, 0.01]),
-    seed=st.integers(0, 99),
-)
-@settings(max_examples=25, deadline=None)
-def test_sgd_of_torch_is_ours(momentum: float, nesterov: bool, weight_decay: float, seed: int) -> None:
-    nesterov = nesterov and momentum > 0
-    options = {"momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
-    cuts, gradients, rates = cut([20, 13]), [numbers(33, seed + i) for i in range(8)], [0.1, 0.05] * 4
-    ends = []
-    for optimizer in (TorchOptimizer("sgd", options), Sgd(momentum, nesterov, weight_decay)):
-        kept = Kept(optimizer, numbers(33, seed), cuts)
-        walk(kept.begin(), cuts, gradients, rates)
-        ends.append(kept.x)
-    torch.testing.assert_close(*ends, rtol=1e-5, atol=1e-6)
 
 
 def test_first_steps_by_hand() -> None:

@@ -170,20 +170,14 @@ def test_after_a_long_record_one_byte_wakes_whoever_waits() -> None:
         stream.wait(60.0)
 
 
-def test_nobody_waits_where_nobody_listens() -> None:
-    with socket.create_server(HERE) as taken:
-        address = taken.getsockname()
-    with pytest.raises(LinkTimeout, match=f"nobody answers at 127.0.0.1:{address[1]}"):
-        Link.connect(address, SECRET, {}, 0.1)
-
-
-def test_a_wait_whose_time_was_over_is_said_to_be_of_no_time() -> None:
-    """Not of so many seconds below zero."""
+@pytest.mark.parametrize(("seconds", "said"), [(0.1, " within 0.1 s ("), (-4.86e-07, " (")])
+def test_nobody_waits_where_nobody_listens(seconds: float, said: str) -> None:
+    """And where the time is over, that is not called so many seconds below zero."""
     with socket.create_server(HERE) as taken:
         address = taken.getsockname()
     with pytest.raises(LinkTimeout) as error:
-        Link.connect(address, SECRET, {}, -4.86e-07)
-    assert str(error.value).startswith(f"nobody answers at 127.0.0.1:{address[1]} (")
+        Link.connect(address, SECRET, {}, seconds)
+    assert str(error.value).startswith(f"nobody answers at 127.0.0.1:{address[1]}{said}")
 
 
 def test_who_connects_first_waits_for_who_listens_later() -> None:

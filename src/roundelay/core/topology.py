@@ -58,13 +58,6 @@ def ring_matrix(learners: int) -> NDArray[np.float64]:
     return matrix
 
 
-def pair_matrix(learners: int, i: int, j: int) -> NDArray[np.float64]:
-    """The mixing matrix of one pair average, (L, L)."""
-    matrix = np.eye(learners)
-    matrix[np.ix_([i, j], [i, j])] = 0.5
-    return matrix
-
-
 def second_eigenvalue(matrix: NDArray[np.float64]) -> float:
     """Largest |eigenvalue| of a symmetric mixing matrix on vectors orthogonal to (1, ..., 1).
 

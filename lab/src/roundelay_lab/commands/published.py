@@ -55,7 +55,8 @@ def show_hours() -> None:
     from roundelay_lab.published.hours import PEAK_FLOPS, compare_hours, flops, knee, load_printed, machines
 
     printed = load_printed()
-    compared = compare_hours(printed)
+    fitted = machines(printed)
+    compared = compare_hours(printed, fitted)
     rows: list[tuple[str, ...]] = []
     for c in compared:
         error = "" if c.row.below and not c.error else f"{round(100 * c.error, 1) + 0:+.1f} %"
@@ -66,7 +67,7 @@ def show_hours() -> None:
     print_table(["source", "GPUs", "system", "strategy", "use", "published h", "model h", "error"], rows)
     console.print("\nA GPU of each system, as fitted:")
     gpus = []
-    for name, machine in machines(printed).items():
+    for name, machine in fitted.items():
         found, peak = flops(printed, machine), PEAK_FLOPS["P100" if "P100" in name else "V100"]
         gpus.append((name, f"{1e3 * machine.sequence:.2f}", f"{found / 1e12:.1f}", f"{100 * found / peak:.0f} %"))
     print_table(["system", "ms a sequence", "Tflop/s", "of its peak"], gpus)

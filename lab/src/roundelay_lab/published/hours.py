@@ -196,9 +196,8 @@ def machines(printed: IbmHours) -> dict[str, Machine]:
     return found
 
 
-def compare_hours(printed: IbmHours) -> list[ComparedHours]:
-    """Every row, in the order of the file."""
-    fitted = machines(printed)
+def compare_hours(printed: IbmHours, fitted: Mapping[str, Machine]) -> list[ComparedHours]:
+    """Return every row, in the order of the file, beside the hours on these machines."""
     return [
         ComparedHours(row, hours(printed, fitted[row.system], row.gpus, make_strategy(row.strategy)))
         for row in printed.rows
