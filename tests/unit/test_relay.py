@@ -107,8 +107,8 @@ def test_a_host_behind_a_relay_follows_it_to_another_address() -> None:
             pass
         assert listener.address == (f"3-life@{first[0]}", first[1])
         for one in (listener, named):
-            assert isinstance(one.door, BehindRelay)
-            one.door.move(second)
+            assert isinstance(one.acceptor, BehindRelay)
+            one.acceptor.move(second)
         assert listener.address == (f"3-life@{second[0]}", second[1])
         assert named.address[1] == first[1]
         with connected(listener) as (ours, theirs):

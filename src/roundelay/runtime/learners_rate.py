@@ -53,7 +53,7 @@ class RateFactor:
         self._largest, self._averaged = 1.0, 1.0
 
     def live(self, living: Collection[int]) -> None:
-        """These learners live from now on."""
+        """Note that these learners live from now on."""
         if living != self._living:
             self._living = living
             self._largest = self._strategy.largest_factor(len(living), self._shared)
