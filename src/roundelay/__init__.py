@@ -104,7 +104,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The function or class of this name, loaded now."""
+    """Return the function or class of this name, loaded now."""
     if name in _PLACES:
         with uncollected():
             module = _PLACES[name]

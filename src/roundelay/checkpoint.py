@@ -71,18 +71,18 @@ def write_part(path: Path, meta: Mapping[str, Any], tensors: Mapping[str, Tensor
 
 
 def pack_part(meta: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
-    """A part that goes to another process, and to no disk."""
+    """Return a part that goes to another process, and to no disk."""
     return save({**tensors, PLAIN_VALUES: torch.frombuffer(bytearray(json.dumps(meta).encode()), dtype=torch.uint8)})
 
 
 def unpack_part(data: bytes) -> Part:
-    """The inverse of `pack_part`."""
+    """Return the part of these bytes: the inverse of `pack_part`."""
     tensors = load(data)
     return Part(Path(), json.loads(bytes(tensors.pop(PLAIN_VALUES).numpy())), tensors)
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The plain values of the part whose JSON is `path`.
+    """Return the plain values of the part whose JSON is `path`.
 
     Raises:
         Damaged: it is not what was written.
@@ -92,7 +92,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """Plain values, and checksums of tensors by name of file; none of a checkpoint of version 1."""
+    """Return plain values, and checksums of tensors by name of file; none of a checkpoint of version 1."""
     meta, sums = read_sums(path, "")
     version = meta.get("version")
     if sums and version == 1:
@@ -108,7 +108,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def read_part(path: Path) -> Part:
-    """The part whose JSON is `path`, held to its checksums.
+    """Return the part whose JSON is `path`, held to its checksums.
 
     Raises:
         Damaged: a file is missing or not what was written; names it.
@@ -127,7 +127,7 @@ def check_part(path: Path) -> None:
 
 
 def _whole(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Plain values and the bytes of the tensors."""
+    """Return plain values and the bytes of the tensors."""
     meta, sums = _read(path)
     tensors = path.with_name(meta["tensors"])
     try:
@@ -183,7 +183,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
 
 def _tensors(path: Path) -> tuple[Path, ...]:
-    """Files of tensors of the part whose JSON is `path`; likely ones, if that cannot be read."""
+    """Return files of tensors of the part whose JSON is `path`; likely ones, if that cannot be read."""
     try:
         meta = read_json(path)
     except UserError:
@@ -195,18 +195,18 @@ def _tensors(path: Path) -> tuple[Path, ...]:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The JSON of every checkpoint, the newest last."""
+    """Return the JSON of every checkpoint, the newest last."""
     return sorted(folder.glob("*.json"), key=lambda path: path.stem)
 
 
 def latest(folder: Path) -> Path | None:
-    """The newest checkpoint, by name; whether it is whole is for `load_checkpoint` to find."""
+    """Return the newest checkpoint, by name; whether it is whole is for `load_checkpoint` to find."""
     found = checkpoints(folder)
     return found[-1] if found else None
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """The files of the part whose JSON is `path`, which may not all be there."""
+    """Return the files of the part whose JSON is `path`, which may not all be there."""
     return path, *_tensors(path)
 
 
@@ -218,7 +218,7 @@ def set_aside(path: Path) -> None:
 
 
 def bytes_of(vectors: Collection[Tensor]) -> int:
-    """The room on disk that a checkpoint of these vectors needs, but for its JSON."""
+    """Return the room on disk that a checkpoint of these vectors needs, but for its JSON."""
     return sum(vector.numel() * vector.element_size() for vector in vectors)
 
 
@@ -246,7 +246,7 @@ class Room:
         self._patience, self._asked, self._say = patience, asked, say
 
     def wait_for(self, write: Callable[[], T], folder: Path, needed: int = 0) -> T:
-        """Calls `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
+        """Call `write`, which needs about so many bytes in `folder`, again after `DiskFull`; returns what it returns.
 
         Raises:
             DiskFull: there is still no room.

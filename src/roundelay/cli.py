@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:
-    """Overrides may stand anywhere, also after flags, where argparse alone would not know them. Words behind -- are
-    kept as they are, where a command hands them on."""
+    """Parse the words; overrides may stand anywhere, also after flags, where argparse alone would not know them. Words
+    behind -- are kept as they are, where a command hands them on."""
     place = next((i for i, word in enumerate(words) if not word.startswith("-")), len(words))
     parser, commands = _parsers(*words[place : place + 1])
     parser.check_names(words[:place])
@@ -96,7 +96,7 @@ def _command(name: str, commands: dict[str, Parser]) -> Parser:
 
 
 def command_parsers() -> dict[str, Parser]:
-    """The parser of each command, by name: for whoever documents them."""
+    """Return the parser of each command, by name: for whoever documents them."""
     return _parsers()[1]
 
 
@@ -151,7 +151,7 @@ def _explain(parser: Parser, words: Sequence[str]) -> None:
 
 
 def _about(parser: Parser, word: str) -> str | None:
-    """Sentence on a word or an option of a command; None if the command does not know it."""
+    """Return a sentence on a word or an option of a command; None if the command does not know it."""
     for action in parser.options:
         if f"--{word}" in action.option_strings:
             return str(action.help)

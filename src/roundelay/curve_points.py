@@ -65,6 +65,6 @@ class CurvePoints:
         self._before, self._at = glance, now
 
     def _rate(self, steps: int) -> float:
-        """The learning rate of the round that so many minibatches lead to."""
+        """Return the learning rate of the round that so many minibatches lead to."""
         segment = self._segment
         return segment.rate(min(segment.end_round - 1, segment.first_round + steps // segment.epoch.learners))

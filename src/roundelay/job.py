@@ -80,7 +80,7 @@ class Job:
     """Finds sentences on the data for whoever starts it."""
 
     def identity(self) -> dict[str, Any]:
-        """Fields of records that say which job it is."""
+        """Return fields of records that say which job it is."""
         cluster = self.cluster
         return {
             "strategy": cluster.strategy.name,
@@ -93,7 +93,8 @@ class Job:
         }
 
     def survives_death(self) -> bool:
-        """True if after a death the run may go on from its last checkpoint, with as many learners or one fewer."""
+        """Return True if after a death the run may go on from its last checkpoint, with as many learners or one
+        fewer."""
         if self.after_death != "shrink" or self.with_learners is None:
             return self.after_death == "restart"
         try:

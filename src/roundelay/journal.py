@@ -56,7 +56,7 @@ class Journal:
         self._deaths: Counter[tuple[int, str]] = Counter()  # said in this segment: rank and reason
 
     def close(self) -> None:
-        """Nothing more will be said."""
+        """Close: nothing more will be said."""
         self._tensorboard.close()
         self._each(lambda logger: logger.close())
 
@@ -92,19 +92,19 @@ class Journal:
                 self._tell(f"{type(logger).__name__} is told no more of this run: {error}")
 
     def begin_segment(self) -> None:
-        """Begins a segment none of whose learners has died yet."""
+        """Begin a segment none of whose learners has died yet."""
         self._deaths.clear()
 
     def lose(self, lost: Lost, frames: int = 0) -> None:
-        """A learner has died in this segment; said at once, since the segment may never come to its end. What was said
-        of a death before is not said again."""
+        """Report a learner that has died in this segment, at once, since the segment may never come to its end. What
+        was said of a death before is not said again."""
         self._deaths[lost.rank, lost.reason] += 1
         self.say(
             LearnerLost(**self._time(), rank=lost.rank, reason=lost.reason, replaced=lost.replaced, frames_lost=frames)
         )
 
     def lose_all(self, lost: tuple[Lost, ...]) -> None:
-        """Reports all who have died in this segment so far, in order; each death is reported once."""
+        """Report all who have died in this segment so far, in order; each death is reported once."""
         said: Counter[tuple[int, str]] = Counter()
         for one in lost:
             said[one.rank, one.reason] += 1
@@ -112,11 +112,11 @@ class Journal:
                 self.lose(one)
 
     def has_said(self, rank: int, reason: str) -> bool:
-        """True if this death of this segment was reported already."""
+        """Return True if this death of this segment was reported already."""
         return (rank, reason) in self._deaths
 
     def segment(self, epoch: int, rate: float, outcome: Outcome, now: Position) -> None:
-        """A stretch of training has ended; `now` counts it already."""
+        """Report a stretch of training that has ended; `now` counts it already."""
         counts, statistics, time = outcome.counts, outcome.counts.statistics, self._time()
         seconds = outcome.virtual_seconds if outcome.virtual_seconds is not None else outcome.wall_seconds
         speed = statistics.frames / max(seconds, 1e-9)
@@ -168,7 +168,7 @@ class Journal:
     def evaluation(
         self, split: str, found: Statistics, epoch: int, frames: int, distance: float, accepted: bool
     ) -> None:
-        """The model was evaluated; `distance` is the consensus distance."""
+        """Report an evaluation of the model; `distance` is the consensus distance."""
         self.say(
             Evaluation(
                 **self._time(),
@@ -184,7 +184,7 @@ class Journal:
 
 
 def _spent(outcome: Outcome) -> dict[str, Any]:
-    """Seconds the learners spent, by activity; empty where seconds are virtual."""
+    """Return seconds the learners spent, by activity; empty where seconds are virtual."""
     if outcome.virtual_seconds is not None:
         return {}
     seconds = {name: getattr(outcome.counts, name) for name in ("gradient_s", "update_s", "exchange_s", "mean_s")}
@@ -193,13 +193,13 @@ def _spent(outcome: Outcome) -> dict[str, Any]:
 
 
 def _factors(outcome: Outcome) -> list[float]:
-    """Mean factors on the learning rate, by rank; empty where all are 1."""
+    """Return mean factors on the learning rate, by rank; empty where all are 1."""
     sums, steps = outcome.counts.rate_factors, np.maximum(1, outcome.counts.steps)
     return [round(factor, 6) for factor in (sums / steps).tolist()] if sums.any() else []
 
 
 def _gathered(outcome: Outcome) -> dict[str, Any]:
-    """Gatherings and contributions to them; empty where there were none."""
+    """Return gatherings and contributions to them; empty where there were none."""
     if (gathered := outcome.gathered) is None:
         return {}
     by_rank = {"gathered": gathered.counted, "late": gathered.late, "left_out": gathered.left_out}

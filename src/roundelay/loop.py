@@ -179,7 +179,7 @@ class Run:
             self.progress.finish()
 
     def _bereaved(self, error: LearnerDied) -> UserError:
-        """The error for a death that ends this run: no more is promised than would come."""
+        """Return the error for a death that ends this run: no more is promised than would come."""
         strategy, job, others = self.job.cluster.strategy, self.job, ""
         if error.last:
             why = "no learner is left that could go on"
@@ -193,7 +193,7 @@ class Run:
         return self.saves.bereaved(error, why, self.learner.unit, others)
 
     def _judge(self, loss: Statistics) -> None:
-        """The epoch is trained and evaluated: let the schedule decide, and keep the state."""
+        """Let the schedule decide on an epoch that is trained and evaluated, and keep the state."""
         now, epoch = self.now.schedule, self.now.schedule.epoch
         next_, accepted = schedules.advance(self.job.schedule, now, loss.mean_loss)
         self._evaluation(self.job.held_out, loss, epoch, accepted)
@@ -218,13 +218,13 @@ class Run:
             self._tell("the epoch cannot be taken back: its model is kept")
 
     def _damaged(self, path: Path, reason: str, instead: Path | None) -> None:
-        """A checkpoint is; say so."""
+        """Report a damaged checkpoint."""
         names = [f"checkpoints/{one.name}" if one else "" for one in (path, instead)]
         self.journal.say(CheckpointDamaged(**self._time(), file=names[0], reason=reason, instead=names[1]))
         self._tell(f"{reason} It was set aside (*.damaged)" + (f"; going on from {names[1]}" if instead else ""))
 
     def _inside(self, epoch: int) -> str:
-        """The name of a checkpoint inside an epoch."""
+        """Return the name of a checkpoint inside an epoch."""
         return f"epoch-{epoch:04d}-at-{self.now.first // self.job.cluster.learners:09d}"
 
     def _interrupted(self, epoch: int) -> bool:
@@ -244,7 +244,7 @@ class Run:
         self.live.interrupt()
 
     def _asked(self) -> bool:
-        """True if the run is to stop. A signal may also have come to another host."""
+        """Return True if the run is to stop. A signal may also have come to another host."""
         if self.journal.asked_to_stop and not self.interrupt.asked:
             self.interrupt.asked, self.interrupt.why = True, "a callback"
         if self.runtime.stopped_by and not self.interrupt.asked:
@@ -290,7 +290,7 @@ class Run:
         return self._evaluated(self.runtime.consensus(), split)
 
     def _evaluated(self, x: Tensor, split: str) -> Statistics:
-        """Loss and accuracy at `x` (P,).
+        """Return loss and accuracy at `x` (P,).
 
         Raises:
             Stopped: the run is to stop.
@@ -383,7 +383,8 @@ class Run:
         self.runtime.load(gone_on_with(checkpoint.state, self.job.cluster, self._trained(checkpoint)))
 
     def _trained(self, checkpoint: Checkpoint) -> TrainedBy:
-        """The strategy it was trained by; where it does not say, that of today, as for runs of earlier versions."""
+        """Return the strategy it was trained by; where it does not say, that of today, as for runs of earlier
+        versions."""
         learners = range(len(checkpoint.state.vectors["row"]))
         return checkpoint.trained or TrainedBy.of(self.job.cluster.strategy, learners)
 
@@ -412,7 +413,7 @@ class Run:
         self._tell(f"{after} learner{'s' * (after > 1)} go{'es' * (after == 1)} on where {before} stopped: {what}")
 
     def _identity(self) -> dict[str, Any]:
-        """Fields of records that say which run this is."""
+        """Return fields of records that say which run this is."""
         mine = {"commit": self.commit, "machine": self.machine, "started_from": self.now.started_from}
         sizes = {"parameters": self.learner.parameters, "minibatch_frames": self.minibatch}
         return {**self.job.identity(), **mine, **sizes, **self.learner.wording}

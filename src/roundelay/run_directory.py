@@ -110,7 +110,7 @@ def claim_directory(exp: Path, recipe: dict[str, Any], complete: Complete = dict
 
 
 def same_training(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """True if two recipes, complete ones, differ in nothing but what may change while a run trains."""
+    """Return True if two recipes, complete ones, differ in nothing but what may change while a run trains."""
     return all(difference.startswith(CHANGEABLE) for difference in _differences(old, new))
 
 
@@ -124,7 +124,7 @@ class Origin:
 
 
 def read_origin(exp: Path) -> Origin | None:
-    """The place where the run in `exp` was begun; None for a run of a version that did not say.
+    """Return the place where the run in `exp` was begun; None for a run of a version that did not say.
 
     Raises:
         UserError: its place.json is damaged.
@@ -211,7 +211,7 @@ def cut(exp: Path, size: int) -> None:
 
 
 def _lasting(line: bytes) -> bytes:
-    """The line as it stays; empty where it goes."""
+    """Return the line as it stays; empty where it goes."""
     try:
         record = from_mapping(parse_json(line)) if line.endswith(b"\n") else None
     except (ValueError, TypeError, AttributeError):
@@ -222,7 +222,7 @@ def _lasting(line: bytes) -> bytes:
 
 
 def has_trained(exp: Path) -> bool:
-    """True if the run's log has a segment of training. A damaged log counts as one that has."""
+    """Return True if the run's log has a segment of training. A damaged log counts as one that has."""
     try:
         return bool(of_kind(read_events(exp / EVENTS), Segment)) if (exp / EVENTS).exists() else False
     except UserError:
@@ -242,7 +242,7 @@ def put_away(exp: Path) -> Path | None:
 
 
 def commit() -> str:
-    """The commit this program was installed from, with a plus sign if files differ from it; "unknown" outside a
+    """Return the commit this program was installed from, with a plus sign if files differ from it; "unknown" outside a
     checkout."""
     here = Path(__file__)
     # An installed copy may lie inside a checkout of something else, whose commit would say nothing of us.
@@ -260,7 +260,7 @@ def _git(*arguments: str, folder: Path) -> str:
 
 
 def machine() -> str:
-    """Processor, cores and torch version, for people who compare seconds."""
+    """Return processor, cores and torch version, for people who compare seconds."""
     model = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

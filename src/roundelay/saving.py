@@ -61,16 +61,16 @@ class Position:
     best_loss: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {**vars(self), "schedule": dataclasses.asdict(self.schedule)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Position":
-        """The inverse of `to_json`."""
+        """Return the story of this JSON: the inverse of `to_json`."""
         return cls(**{**value, "schedule": schedules.SchedulePosition(**value["schedule"])})
 
     def count(self, outcome: Outcome, cluster: Cluster) -> None:
-        """A stretch of training of this cluster has ended."""
+        """Count a stretch of training of this cluster that has ended."""
         counts, learners = outcome.counts, cluster.learners
         moved, longest = work_of(
             counts.rate_factors, counts.steps, cluster.strategy, learners, cluster.minibatches_a_round
@@ -89,14 +89,14 @@ class Position:
             self.gathered = {name: self.gathered.get(name, 0) + number for name, number in told.items()}
 
     def cut(self, minibatch: int) -> int:
-        """Frames a round of the running epoch in a run with so many: an epoch is cut once, also where learners become
-        fewer or more in it."""
+        """Return frames a round of the running epoch in a run with so many: an epoch is cut once, also where learners
+        become fewer or more in it."""
         if not self.first or not self.minibatch:
             self.minibatch = minibatch
         return self.minibatch
 
     def judge(self, name: str, loss: float) -> None:
-        """Notes the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""
+        """Note the held-out loss of the model in checkpoint `name`, and the name if it is the best so far."""
         if math.isfinite(loss) and (self.best_loss is None or loss < self.best_loss):
             self.best, self.best_loss = name, loss
 
@@ -136,7 +136,7 @@ class Saves:
         prune(self.folder, {*newest, *ends, name, f"epoch-{position.schedule.epoch:04d}", position.best})
 
     def bereaved(self, error: LearnerDied, why: str, unit: str, other: str) -> UserError:
-        """The error for a death that ends a run: what is lost, and what to do.
+        """Return the error for a death that ends a run: what is lost, and what to do.
 
         Args:
             why: it ends.
@@ -151,8 +151,8 @@ class Saves:
         )
 
     def newest(self) -> Found | None:
-        """The newest whole checkpoint; None where there is none at all, or the one of a run that has yet to train is
-        damaged, which is set aside.
+        """Return the newest whole checkpoint; None where there is none at all, or the one of a run that has yet to
+        train is damaged, which is set aside.
 
         Raises:
             UserError: there are some, and all are damaged; names each and its fault.
@@ -177,8 +177,8 @@ class Saves:
         return None
 
     def before(self, name: str) -> Path | None:
-        """The newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside for it.
-        None where there is none: then only `name` is set aside."""
+        """Return the newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside
+        for it. None where there is none: then only `name` is set aside."""
         there = checkpoints(self.folder)
         for path in reversed([path for path in there if path.stem < name]):
             if not _whole(path):
@@ -222,14 +222,15 @@ def _position(path: Path, checkpoint: Checkpoint) -> Position:
 
 
 def epoch_ends(folder: Path) -> list[Path]:
-    """The JSON of every checkpoint at the end of an epoch, the newest last; not that of the untrained model."""
+    """Return the JSON of every checkpoint at the end of an epoch, the newest last; not that of the untrained model."""
     return [path for path in checkpoints(folder) if "-at-" not in path.stem and path.stem != BEGINNING]
 
 
 def averaged_model(
     epochs: int, folder: Path, load: Callable[[Checkpoint], None], consensus: Callable[[], Tensor]
 ) -> Tensor:
-    """Parameters (P,) of the model that a run leaves: that of its end, or the mean over the ends of its last epochs,
+    """Return parameters (P,) of the model that a run leaves: that of its end, or the mean over the ends of its last
+    epochs,
 
         x = 1/n (x_T + x_{T-1} + ... + x_{T-n+1})        x_t: the consensus after epoch t
 
@@ -276,17 +277,17 @@ class Listed:
     frames: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return dataclasses.asdict(self)
 
     def shown(self) -> str:
-        """A sentence about it."""
+        """Return a sentence about it."""
         if self.fault:
             return self.fault
         return ", ".join(text for text, so in (("best", self.best), ("goes on from here", self.next)) if so)
 
     def numbers(self) -> tuple[str, str, str]:
-        """Learners, epochs and frames."""
+        """Return learners, epochs and frames."""
         learners, epochs, frames = (
             "" if number is None else f"{number:,}" for number in (self.learners, self.epochs, self.frames)
         )
@@ -294,7 +295,7 @@ class Listed:
 
 
 def listed(exp: Path) -> list[Listed]:
-    """All checkpoints of the run in `exp`, the newest last; each is read and held to its checksums."""
+    """Return all checkpoints of the run in `exp`, the newest last; each is read and held to its checksums."""
     found: list[Listed] = []
     best, next_ = "", True
     for path in reversed(checkpoints(exp / FOLDER)):
@@ -323,5 +324,5 @@ def listed(exp: Path) -> list[Listed]:
 
 
 def _bytes(path: Path) -> int:
-    """Bytes of a checkpoint's files on disk."""
+    """Return bytes of a checkpoint's files on disk."""
     return sum(file.stat().st_size for file in files_of(path) if file.exists())

@@ -68,11 +68,11 @@ class Schedule(ABC):
             )
 
     def scaled(self, minibatch: int) -> float:
-        """The learning rate of a run with `minibatch` frames a round."""
+        """Return the learning rate of a run with `minibatch` frames a round."""
         return self.learning_rate * (minibatch / self.base_minibatch if self.base_minibatch else 1)
 
     def warmup(self, minibatch: int, epoch: int, rounds: int) -> Warmup | None:
-        """The warm-up in an epoch, all of which have so many rounds; None when it is over."""
+        """Return the warm-up in an epoch, all of which have so many rounds; None when it is over."""
         if epoch >= self.warmup_epochs:
             return None
         scaled, begin = self.scaled(minibatch), self.learning_rate if self.warmup_from is None else self.warmup_from
@@ -80,8 +80,8 @@ class Schedule(ABC):
 
     @abstractmethod
     def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
-        """After an epoch in which the held-out loss fell by the share `gain` of itself: how to go on. Only the rate,
-        `halving` and `stopped` are this method's."""
+        """Decide how to go on after an epoch in which the held-out loss fell by the share `gain` of itself. Only the
+        rate, `halving` and `stopped` are this method's."""
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ class Anneal(Schedule):
 
 
 def start(schedule: Schedule, minibatch: int, loss: float | None = None) -> SchedulePosition:
-    """Before the first epoch of a run with `minibatch` frames a round; `loss` is the held-out loss of the untrained
-    model, which an epoch must not make worse."""
+    """Start before the first epoch of a run with `minibatch` frames a round; `loss` is the held-out loss of the
+    untrained model, which an epoch must not make worse."""
     return SchedulePosition(0, schedule.scaled(minibatch), loss if loss is not None and math.isfinite(loss) else None)
 
 
 def advance(schedule: Schedule, now: SchedulePosition, loss: float) -> tuple[SchedulePosition, bool]:
-    """After an epoch ended with held-out `loss` (nats per frame): what comes next, and whether the epoch is
-    accepted."""
+    """Advance after an epoch that ended with held-out `loss` (nats per frame): return what comes next, and whether the
+    epoch is accepted."""
     if not math.isfinite(loss):
         accepted, gain = not schedule.reject_worse, float("-inf")
     elif now.best is None:

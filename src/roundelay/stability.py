@@ -122,7 +122,7 @@ class StabilitySetting:
 def stability(
     strategies: Sequence[str], learners: Sequence[int], jitter: float = 0.0, seed: int = 0, momentum: float = 0.0
 ) -> list[Edge]:
-    """The edges of all of `strategies` (name:topology,option=value,...), strategy by strategy.
+    """Return the edges of all of `strategies` (name:topology,option=value,...), strategy by strategy.
 
     Args:
         jitter: sigma of the log-normal time of a gradient.
@@ -142,7 +142,8 @@ def stability(
 
 
 def table(edges: Sequence[Edge]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Heads and rows, a column for each number of learners: measured, and theory in brackets where there is one."""
+    """Return heads and rows, a column for each number of learners: measured, and theory in brackets where there is
+    one."""
     learners = sorted({edge.learners for edge in edges} - {1}) or [1]
     rows: dict[str, dict[int, str]] = {}
     for edge in edges:
@@ -191,7 +192,7 @@ def largest_stable(
     precision: Precision = USUAL_PRECISION,
     seed: int = 0,
 ) -> float:
-    """The smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
+    """Return the smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
 
     Args:
         jitter: sigma of the log-normal time of a gradient.
@@ -217,7 +218,7 @@ def largest_stable(
 
 
 def _distance(runtime: SimRuntime, optimum: torch.Tensor) -> NDArray[np.float64]:
-    """Root mean square over learners and neighbouring coordinates."""
+    """Return root mean square over learners and neighbouring coordinates."""
     squares = (runtime.rows().double() - optimum).square().mean(0)
     return cast(NDArray[np.float64], squares.reshape(-1, NEIGHBOURS).mean(1).sqrt().numpy())
 
@@ -229,7 +230,7 @@ Recursion = Callable[[float], NDArray[np.float64]]
 
 
 def theory(strategy: Strategy, learners: int, momentum: float = 0.0) -> float | None:
-    """The edge as the recursion says, for equally fast learners; None where we have no recursion.
+    """Return the edge as the recursion says, for equally fast learners; None where we have no recursion.
 
     With s = lr h a local step multiplies the distance from the optimum by 1 - s. docs/stability.md derives the lines.
     """
@@ -267,12 +268,12 @@ def _theory_of_plain_sgd(strategy: Strategy, learners: int) -> float | None:
 
 
 def late_gradients(delay: int) -> float:
-    """Edge of x_{k+1} = x_k - s x_{k-delay}: 2 sin(pi / (4 delay + 2)), that is 2, 1, 0.62, 0.45, ..."""
+    """Return the edge of x_{k+1} = x_k - s x_{k-delay}: 2 sin(pi / (4 delay + 2)), that is 2, 1, 0.62, 0.45, ..."""
     return 2 * sin(pi / (4 * delay + 2))
 
 
 def first_unstable(recursion: Recursion, end: float = 4.0) -> float:
-    """The smallest s at which an eigenvalue of `recursion(s)` leaves the unit circle, or `end`."""
+    """Return the smallest s at which an eigenvalue of `recursion(s)` leaves the unit circle, or `end`."""
 
     def unstable(s: float) -> bool:
         return bool(np.abs(np.linalg.eigvals(recursion(s))).max() > 1 + 1e-9)
@@ -316,8 +317,8 @@ def _decentralized(strategy: DPsgd, learners: int) -> float:
 
 
 def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: StabilitySetting) -> Recursion:
-    """The recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners' local
-    momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
+    """Return the recursion on (W, D, v, u) over a block: the model held, the block's or outer momentum, the learners'
+    local momentum, and what one learner's deviates from theirs (models do not: they begin a block alike)."""
     zeta, eta = (0.0, 1.0) if isinstance(strategy, Bsp) else strategy.settled(setting)
     fairseq, look_ahead = isinstance(strategy, BmufFairseq), isinstance(strategy, Bmuf) and strategy.nesterov
     keeps = float(strategy.local_momentum == "keep" or setting.learners == 1)
@@ -344,8 +345,8 @@ def _block(strategy: Bsp | Bmuf | BmufFairseq | SlowMo | DiLoCo, setting: Stabil
 
 
 def _streaming(strategy: DiLoCo, learners: int) -> Recursion:
-    """The recursion on (W, v, x, d) of a fragment, from one outer step of it to the next: the model held, the outer
-    momentum, the mean of the learners' own models, and what one learner's deviates from that."""
+    """Return the recursion on (W, v, x, d) of a fragment, from one outer step of it to the next: the model held, the
+    outer momentum, the mean of the learners' own models, and what one learner's deviates from that."""
     zeta, eta = strategy.settled(StabilitySetting(learners))
     period, mix = strategy.period, strategy.mix
 
@@ -363,7 +364,8 @@ def _streaming(strategy: DiLoCo, learners: int) -> Recursion:
 
 
 def _server(strategy: Asgd, learners: int) -> float:
-    """Equally fast learners take turns, so each report is L - 1 late: w <- w - g w_late, g = 1 - (1 - s)^period."""
+    """Return the edge for equally fast learners that take turns, so each report is L - 1 late: w <- w - g w_late, g = 1
+    - (1 - s)^period."""
     scale = strategy.rate / (max(1, learners - 1) if strategy.staleness_aware else 1)
     bears, period = late_gradients(learners - 1) / scale, strategy.period
     if bears < 1:
@@ -372,7 +374,8 @@ def _server(strategy: Asgd, learners: int) -> float:
 
 
 def _springs(strategy: Easgd, learners: int) -> Recursion:
-    """The recursion on (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its steps."""
+    """Return the recursion on (x_1, ..., x_L, centre): one learner after the other is pulled, and then takes its
+    steps."""
     alpha, centre = strategy.beta / learners, learners
 
     def turn(s: float) -> NDArray[np.float64]:
@@ -388,7 +391,7 @@ def _springs(strategy: Easgd, learners: int) -> Recursion:
 
 
 def _springs_at_once(strategy: EasgdSync, learners: int) -> Recursion:
-    """The recursion on (mean, centre, a deviation from the mean)."""
+    """Return the recursion on (mean, centre, a deviation from the mean)."""
     alpha, beta = strategy.beta / learners, strategy.beta
 
     def turn(s: float) -> NDArray[np.float64]:

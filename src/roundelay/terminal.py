@@ -28,7 +28,8 @@ def visible(text: str) -> str:
 
 
 def _acts(character: str) -> bool:
-    """Control characters, invisible ones, those that turn the direction of writing, and halves of characters."""
+    """Return True for control characters, invisible ones, those that turn the direction of writing, and halves of
+    characters."""
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp") and character not in _JOINERS
 
 
@@ -65,7 +66,7 @@ NOTEBOOK_LINE, NOTEBOOK_WIDTH = 0.5, 30
 
 
 def duration(seconds: float) -> str:
-    """So many seconds as people say it: `40 s`, `12 min`, `3 h 5 min`."""
+    """Return so many seconds as people say it: `40 s`, `12 min`, `3 h 5 min`."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     hours, minutes = divmod(round(seconds / 60), 60)
@@ -156,7 +157,7 @@ def _blocks(percent: float) -> str:
 
 @contextmanager
 def tidy() -> Iterator[None]:
-    """Stops all bars and gives the terminal its cursor back, however a command ends, and lets out what is printed."""
+    """Stop all bars and give the terminal its cursor back, however a command ends, and let out what is printed."""
     try:
         yield
     finally:
@@ -169,7 +170,7 @@ _WIDEST = 10_000  # characters of a line that no person sees
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-    """A table whose first `left` columns are words and the rest numbers."""
+    """Print a table whose first `left` columns are words and the rest numbers."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
         table.add_column(name, justify="left" if number < left else "right", no_wrap=number >= left)
@@ -187,7 +188,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], left: int
 
 
 def write(text: str) -> None:
-    """Text for another program, on standard output, at once."""
+    """Write text for another program, on standard output, at once."""
     if sys.stdout is None:  # it was closed from the beginning
         return
     try:
@@ -198,12 +199,12 @@ def write(text: str) -> None:
 
 
 def _end_unread() -> NoReturn:
-    """The reader of standard output has closed it, as `head` does: end without a word, with the status of a process
-    that SIGPIPE ends. The signal itself stays ignored: it would also end whoever writes to a learner that died."""
+    """End without a word, with the status of a process that SIGPIPE ends: the reader of standard output has closed it,
+    as `head` does. The signal itself stays ignored: it would also end whoever writes to a learner that died."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still to be let out at the exit
     raise SystemExit(128 + signal.SIGPIPE)
 
 
 def complain(message: str) -> None:
-    """An error, on standard error."""
+    """Print an error, on standard error."""
     print(f"roundelay: {visible(message)}", file=sys.stderr)

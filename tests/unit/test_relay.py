@@ -1,7 +1,8 @@
 """A relay for hosts that no other can connect to: bytes, ends, strangers, damage, and a relay that moves."""
 
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -27,8 +28,8 @@ HELLO = {"first": 3}
 
 
 @contextmanager
-def relaying() -> Iterator[Address]:
-    router = Router(Listener(HERE, SECRET, {"first": 0}, PATIENCE), [RELAY], PATIENCE)
+def relaying(at: Address = HERE) -> Iterator[Address]:
+    router = Router(Listener(at, SECRET, {"first": 0}, PATIENCE), [RELAY], PATIENCE)
     Relay(router, PATIENCE)
     yield router.listener.address
     router.close()
@@ -51,9 +52,19 @@ def connected(listener: Listener) -> Iterator[tuple[Link, Link]]:
             yield ours, theirs
 
 
-def test_a_link_by_a_relay_is_a_link() -> None:
+def has_ipv6() -> bool:
+    with suppress(OSError), socket.create_server(("::1", 0), family=socket.AF_INET6):
+        return True
+    return False
+
+
+V6 = pytest.param(("::1", 0), marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 on the loopback here"))
+
+
+@pytest.mark.parametrize("at", [HERE, V6])
+def test_a_link_by_a_relay_is_a_link(at: Address) -> None:
     sent = np.arange(300_000, dtype=np.float32)
-    with relaying() as relay, behind(relay) as listener, connected(listener) as first, connected(listener) as second:
+    with relaying(at) as relay, behind(relay) as listener, connected(listener) as first, connected(listener) as second:
         for ours, theirs in (first, second, first[::-1]):
             ours.send("row", {"of": 1}, [sent])
             frame = theirs.receive(PATIENCE)
@@ -107,8 +118,8 @@ def test_a_host_behind_a_relay_follows_it_to_another_address() -> None:
             pass
         assert listener.address == (f"3-life@{first[0]}", first[1])
         for one in (listener, named):
-            assert isinstance(one.door, BehindRelay)
-            one.door.move(second)
+            assert isinstance(one.acceptor, BehindRelay)
+            one.acceptor.move(second)
         assert listener.address == (f"3-life@{second[0]}", second[1])
         assert named.address[1] == first[1]
         with connected(listener) as (ours, theirs):

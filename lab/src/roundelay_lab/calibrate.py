@@ -41,7 +41,7 @@ class Costs:
         return self.runs[0].cores
 
     def gradient(self, learners: int, frames: float) -> float:
-        """Seconds of a gradient over `frames` when `learners` compute."""
+        """Return seconds of a gradient over `frames` when `learners` compute."""
         same = [run.gradient for run in self.runs if run.learners == learners and abs(run.frames - frames) < 1]
         if same:
             return float(np.mean(same))
@@ -49,7 +49,7 @@ class Costs:
         return (fixed + per_frame * frames) * learners / cores_used(learners, self.cores)
 
     def _work(self) -> tuple[float, float]:
-        """Core seconds of a gradient: (fixed, per frame), by least squares; neither below 0."""
+        """Return the core seconds of a gradient: (fixed, per frame), by least squares; neither below 0."""
         frames, seconds = (np.array([getattr(run, n) for run in self.runs]) for n in ("frames", "core_seconds"))
         through_zero = float(frames @ seconds / (frames @ frames))
         if np.ptp(frames) < 1:
@@ -60,7 +60,8 @@ class Costs:
         return (fixed, per_frame) if fixed >= 0 else (0.0, through_zero)
 
     def other(self, of: Callable[[Measured], float | None], learners: int) -> float | None:
-        """Seconds of something learners do themselves, from the runs nearest in number; None: no run did it."""
+        """Return the seconds of something learners do themselves, from the runs nearest in number; None: no run did
+        it."""
         known = [(run.learners, value) for run in self.runs if (value := of(run)) is not None]
         if not known:
             return None
@@ -68,7 +69,7 @@ class Costs:
         return float(np.mean([v for n, v in known if n == nearest])) * self._crowd(learners) / self._crowd(nearest)
 
     def mean(self, learners: int, steps: float) -> float:
-        """Seconds of a mean that a learner takes part in every so many steps.
+        """Return seconds of a mean that a learner takes part in every so many steps.
 
         Waiting is most of it: the longer learners go without meeting, the farther apart they come. So it is taken from
         the runs nearest in that number.
@@ -85,7 +86,7 @@ class Costs:
         return max(1.0, learners / self.cores)
 
     def host(self, learners: int, frames: float, steps_a_mean: float) -> VirtualCluster:
-        """This host with so many learners, as a virtual cluster; something no run did costs nothing there."""
+        """Return this host with so many learners, as a virtual cluster; something no run did costs nothing there."""
         update = self.other(lambda run: run.update, learners) or 0.0
         mean = self.mean(learners, steps_a_mean)  # of a group of any size, or a mix with neighbours
         return VirtualCluster(
@@ -99,7 +100,7 @@ class Costs:
         )
 
     def knows(self, run: Measured) -> bool:
-        """True if some run did everything this one does."""
+        """Return True if some run did everything this one does."""
         exchanges = run.exchange is None or any(other.exchange is not None for other in self.runs)
         alone = run.mean is None or run.learners == 1  # a mean of one costs nothing
         return bool(self.runs) and exchanges and (alone or any(other.mean is not None for other in self.runs))
@@ -131,7 +132,8 @@ def _relative(found: float | None, measured: float | None) -> float | None:
 
 
 def calibrate(exps: Sequence[Path], learners: Sequence[int] = (1, 2, 4)) -> tuple[Costs, list[Predicted]]:
-    """Costs of the runs together; and every run predicted from the others, and the same strategies for `learners`.
+    """Return costs of the runs together; and every run predicted from the others, and the same strategies for
+    `learners`.
 
     Raises:
         UserError: a run cannot be used, or they are from different hosts.

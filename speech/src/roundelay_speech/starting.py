@@ -56,7 +56,8 @@ MakeJob = Callable[[Recipe, Path], Job]
 
 
 def beginning_of(recipe: Recipe, exp: Path | None, make_job: MakeJob) -> Begin | None:
-    """The way in which a run of `recipe` in `exp` finds the model it starts from; None: it has one of its own."""
+    """Return the way in which a run of `recipe` in `exp` finds the model it starts from; None: it has one of its
+    own."""
     init = recipe.init
     if init.model is None and not (init.first.epochs and exp):
         return None
@@ -76,8 +77,8 @@ def beginning_of(recipe: Recipe, exp: Path | None, make_job: MakeJob) -> Begin |
 
 
 def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe, Path]:
-    """The recipe of the first phase of `recipe`, and the run directory in the folder `beside` that it has for itself:
-    it depends on everything that decides the phase, and on nothing else of the run."""
+    """Return the recipe of the first phase of `recipe`, and the run directory in the folder `beside` that it has for
+    itself: it depends on everything that decides the phase, and on nothing else of the run."""
     asked = recipe.training
     training = Training(
         runtime=asked.runtime,
@@ -106,7 +107,7 @@ def first_phase(recipe: Recipe, first: FirstPhase, beside: Path) -> tuple[Recipe
 
 
 def targets_of(alignment: Path) -> str:
-    """Digest of the tied states of an alignment; empty where it cannot be read."""
+    """Return digest of the tied states of an alignment; empty where it cannot be read."""
     try:
         tree = read_json(alignment / TREE)
     except UserError:
@@ -115,12 +116,12 @@ def targets_of(alignment: Path) -> str:
 
 
 def targets_of_units(units: UnitSet) -> str:
-    """Digest of units, in their order."""
+    """Return digest of units, in their order."""
     return hashlib.sha256(json.dumps(units.columns).encode()).hexdigest()[:16]
 
 
 def _targets_of_recipe(recipe: Recipe) -> str:
-    """Digest of what a run of this recipe is trained on; empty where it cannot be read."""
+    """Return the digest of what a run of this recipe is trained on; empty where it cannot be read."""
     if recipe.unaligned:
         return targets_of_units(units_of(recipe.units, load_corpus(recipe.corpus)))
     return targets_of(recipe.aligned)
@@ -155,7 +156,7 @@ def _started(recipe: Recipe, init: Init, learner: ModuleLearner) -> Beginning:
 
 
 def _source(recipe: Recipe, path: Path, init: Init, module: AcousticNetwork) -> _Source:
-    """The model that `path` names.
+    """Return the model that `path` names.
 
     Raises:
         UserError: there is none, or it was trained on other features.
@@ -203,7 +204,7 @@ def _model(recipe: Recipe, path: Path) -> _Source:
 
 
 def _best(exp: Path) -> Path:
-    """The JSON of the checkpoint with the lowest held-out loss so far.
+    """Return the JSON of the checkpoint with the lowest held-out loss so far.
 
     Raises:
         UserError: there is none.
@@ -216,7 +217,7 @@ def _best(exp: Path) -> Path:
 
 
 def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
-    """The model that would be evaluated at a checkpoint: the centre, or the mean of the rows that are models."""
+    """Return the model that would be evaluated at a checkpoint: the centre, or the mean of the rows that are models."""
     exp = path.parent.parent
     if not (exp / RECIPE).is_file():
         raise UserError(f"init.model: {path} is not in the folder {FOLDER} of a run directory, which has its recipe.")
@@ -232,7 +233,7 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
 
 
 def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor]:
-    """The row (P,) by name, of a network like `module` that may have another number of tied states.
+    """Return the row (P,) by name, of a network like `module` that may have another number of tied states.
 
     Raises:
         UserError: it is of another network.
@@ -257,7 +258,7 @@ def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor
 
 
 def _targets_of_run(exp: Path) -> str:
-    """Digest of the tied states that a run was trained on; empty where its alignment is not there any more."""
+    """Return digest of the tied states that a run was trained on; empty where its alignment is not there any more."""
     try:
         return _targets_of_recipe(kept_recipe(exp))
     except UserError:
@@ -310,13 +311,13 @@ def _names(module: AcousticNetwork) -> list[str]:
 
 
 def _output(module: AcousticNetwork) -> set[str]:
-    """Names of the parameters of the output layer."""
+    """Return names of the parameters of the output layer."""
     return {name for name in _names(module) if name.startswith(f"{module.output_layer}.")}
 
 
 def _places(names: Iterable[str]) -> dict[tuple[str, int], str]:
-    """Names by what is left without numbers, and by their order: dropout layers, which have no parameters, count in the
-    numbers of a Sequential, and may be there in one of two models and not in the other."""
+    """Return names by what is left without numbers, and by their order: dropout layers, which have no parameters, count
+    in the numbers of a Sequential, and may be there in one of two models and not in the other."""
     found: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)]):
         found.setdefault(re.sub(r"\d+", "#", name), []).append(name)

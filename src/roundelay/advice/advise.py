@@ -202,7 +202,7 @@ class Advice:
         return beside_alone(self.ranked, self.learners)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         beside = self.beside_alone
         return {
             "cluster": self.cluster,
@@ -250,7 +250,7 @@ def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
 
 
 def best_of(ranked: Sequence[Ranked]) -> Ranked:
-    """The best of candidates in their order."""
+    """Return the best of candidates in their order."""
     known = [one for one in ranked if not one.outside] or list(ranked)
     fastest = known[0]
     forms = [one for one in known if one.candidate.strategy == fastest.candidate.strategy]
@@ -266,8 +266,8 @@ def beside_alone(ranked: Sequence[Ranked], learners: int) -> BesideAlone | None:
 
 
 def choice(ranked: Sequence[Ranked], learners: int, cluster: str, source: str) -> tuple[Ranked, str]:
-    """The choice for so many learners that are there, and the reason, in words that follow a colon. Several learners
-    have a strategy for several, also where one alone would be first: the reason says so then.
+    """Return the choice for so many learners that are there, and the reason, in words that follow a colon. Several
+    learners have a strategy for several, also where one alone would be first: the reason says so then.
 
     Args:
         source: of the prediction, in words that follow it.
@@ -285,7 +285,7 @@ def choice(ranked: Sequence[Ranked], learners: int, cluster: str, source: str) -
 
 
 def rank(cluster: VirtualCluster, task: AdviceTask, considered: Iterable[Candidate]) -> list[Ranked]:
-    """`considered` in the order of their seconds."""
+    """Return `considered` in the order of their seconds."""
     alone = never_talking(cluster, task.work)
     return sorted((_predict(one, cluster, task, alone) for one in considered), key=lambda one: one.seconds)
 
@@ -313,7 +313,7 @@ def _predict(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask, al
 
 
 def changed(cluster: VirtualCluster) -> list[tuple[str, VirtualCluster]]:
-    """Clusters with a machine more, and with faster links."""
+    """Return clusters with a machine more, and with faster links."""
     last = replace(cluster.nodes[-1], count=1)
     found = [("a second machine" if len(cluster.machines()) == 1 else "a machine more", _with_machine(cluster, last))]
     if len(cluster.machines()) > 1:

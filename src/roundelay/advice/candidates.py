@@ -77,7 +77,7 @@ class Candidate:
 
 
 def candidates(cluster: VirtualCluster) -> list[Candidate]:
-    """Everything that is considered for this cluster; one learner alone is always among it."""
+    """Return everything that is considered for this cluster; one learner alone is always among it."""
     return [Candidate("sgd"), *(_of_many(cluster) if cluster.learners > 1 else ())]
 
 
@@ -100,6 +100,6 @@ def _of_many(cluster: VirtualCluster) -> Iterator[Candidate]:
 
 
 def _unequal(cluster: VirtualCluster) -> bool:
-    """True if learners are not, or not always, equally fast."""
+    """Return True if learners are not, or not always, equally fast."""
     compute, kinds = cluster.compute, {(one.speed, one.cores, one.learners) for one in cluster.machines()}
     return bool(cluster.stragglers or compute.sigma or compute.trace) or len(kinds) > 1

@@ -39,7 +39,7 @@ class RunFacts:
 
 
 def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | None = None) -> RunFacts:
-    """The cluster and the task of a run directory.
+    """Return the cluster and the task of a run directory.
 
     Args:
         target_loss: held-out, that examples are counted to; None: the lowest that the run has reached.
@@ -75,7 +75,7 @@ def read_facts(exp: Path, target_loss: float | None = None, link: VirtualLink | 
 
 
 def _seconds(segment: Segment) -> list[float]:
-    """Of a minibatch, by rank; learners that trained none are as fast as the others."""
+    """Return seconds of a minibatch, by rank; learners that trained none are as fast as the others."""
     spent = zip(segment.learner_gradient_s, segment.learner_update_s, segment.learner_steps, strict=True)
     found = [(gradient + update) / steps if steps else None for gradient, update, steps in spent]
     usual = float(np.median([one for one in found if one is not None]))
@@ -83,13 +83,13 @@ def _seconds(segment: Segment) -> list[float]:
 
 
 def _hosts(records: Sequence[Record], learners: int) -> int:
-    """Hosts of the run, if its learners are evenly on them; else 1."""
+    """Return hosts of the run, if its learners are evenly on them; else 1."""
     there = {int(link[end]) for one in of_kind(records, Links) for link in one.links for end in ("host", "peer")}
     return len(there) if there and learners % len(there) == 0 else 1
 
 
 def _link(records: Sequence[Record]) -> VirtualLink | None:
-    """Between hosts, by the seconds that requests were under way; None: there were none, or no hosts.
+    """Return the link between hosts, by the seconds that requests were under way; None: there were none, or no hosts.
 
     A byte is in the views of both ends, a request in that of the host that made it.
     """
@@ -108,7 +108,8 @@ def _link(records: Sequence[Record]) -> VirtualLink | None:
 def _task(
     exp: Path, records: Sequence[Record], run: RunStarted, recipe: dict[str, object], target: float | None
 ) -> AdviceTask:
-    """The run's task; examples are those that one learner would have needed, by what the fit says of its strategy."""
+    """Return the run's task; examples are those that one learner would have needed, by what the fit says of its
+    strategy."""
     training, optimizer, schedule = (dict(recipe.get(key) or {}) for key in ("training", "optimizer", "schedule"))  # type: ignore[call-overload]
     evaluations = [one for one in of_kind(records, Evaluation) if one.split == "dev"]
     momentum = float(optimizer.get("momentum", 0.9))
@@ -126,8 +127,8 @@ def _task(
 
 
 def _examples(exp: Path, evaluations: Sequence[Evaluation], target: float | None) -> float:
-    """Examples that the run had seen when its held-out loss had fallen to the target, on a straight line of logarithms
-    between two evaluations; without a target, to its lowest."""
+    """Return examples that the run had seen when its held-out loss had fallen to the target, on a straight line of
+    logarithms between two evaluations; without a target, to its lowest."""
     known = [one for one in evaluations if one.cross_entropy > 0 and one.frames > 0]
     if not known:
         raise UserError(f"{exp / EVENTS}: no held-out loss in it yet: let an epoch end.")

@@ -102,13 +102,13 @@ class EfficiencyFit:
 
 @cache
 def fitted() -> EfficiencyFit:
-    """The fit that comes with the package."""
+    """Return the fit that comes with the package."""
     text = (resources.files(__package__) / "fitted.json").read_text(encoding="utf-8")
     return build(EfficiencyFit, {key: value for key, value in json.loads(text).items() if key != "rows"})
 
 
 def efficiency(strategy: Strategy, trained: Trained, fit: EfficiencyFit) -> Efficiency:
-    """Examples that `strategy` needs beside those that one learner would."""
+    """Return examples that `strategy` needs beside those that one learner would."""
     found = columns(strategy, trained)
     loss = sum(fit.coefficients[name] * value for name, value in found.items())
     outside = [
@@ -126,7 +126,7 @@ def efficiency(strategy: Strategy, trained: Trained, fit: EfficiencyFit) -> Effi
 
 
 def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
-    """The terms of a strategy, by the names of the coefficients."""
+    """Return the terms of a strategy, by the names of the coefficients."""
     if trained.learners == 1:
         return dict.fromkeys(COLUMNS, 0.0)
     setting = StabilitySetting(trained.learners, trained.momentum, trained.minibatches_a_round)
@@ -147,7 +147,7 @@ def columns(strategy: Strategy, trained: Trained) -> dict[str, float]:
 
 
 def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
-    """The strategy with the momentum and rate of its blocks that its defaults mean for so many learners."""
+    """Return the strategy with the momentum and rate of its blocks that its defaults mean for so many learners."""
     if not all(hasattr(strategy, name) for name in ("settled", "momentum", "rate")):
         return strategy
     momentum, rate = cast(Any, strategy).settled(setting)
@@ -156,7 +156,7 @@ def _settled(strategy: Strategy, setting: StabilitySetting) -> Strategy:
 
 @cache
 def bears(strategy: Strategy, learners: int, momentum: float) -> float:
-    """The largest product of learning rate and curvature that a strategy bears: by theory, or measured in the
+    """Return the largest product of learning rate and curvature that a strategy bears: by theory, or measured in the
     simulator to some 5 %; 2 (1 + momentum) for one learner."""
     if learners == 1:
         return 2 * (1 + momentum)

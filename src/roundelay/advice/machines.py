@@ -42,7 +42,7 @@ class Machines:
 
 
 def probed_layers(parameters: float, frames: int, machines: Machines) -> VirtualCluster:
-    """The machines with a network of linear layers that has about so many parameters."""
+    """Return the machines with a network of linear layers that has about so many parameters."""
     width = max(
         1,
         round(
@@ -65,7 +65,7 @@ def probed_layers(parameters: float, frames: int, machines: Machines) -> Virtual
 
 
 def cluster_of(seconds: float, machines: Machines) -> VirtualCluster:
-    """Machines on each of which a step takes so many seconds with all its learners at work."""
+    """Return machines on each of which a step takes so many seconds with all its learners at work."""
     have = cores()
     return VirtualCluster(
         name="this machine" if machines.count == 1 else f"{machines.count} machines like this",
@@ -76,7 +76,7 @@ def cluster_of(seconds: float, machines: Machines) -> VirtualCluster:
 
 
 def memory_bandwidth() -> float:
-    """Bytes a second that one core copies, of rows that are in no cache."""
+    """Return bytes a second that one core copies, of rows that are in no cache."""
     rows, best = [np.zeros(COPIED, np.float32) for _ in range(2)], float("inf")
     for _ in range(3):
         begun = wall_clock()
@@ -86,7 +86,7 @@ def memory_bandwidth() -> float:
 
 
 def seconds_of(step: Callable[[int], None], learners: int) -> float:
-    """Median of a step, by as many threads as each of so many learners would have."""
+    """Return median of a step, by as many threads as each of so many learners would have."""
     before = torch.get_num_threads()
     torch.set_num_threads(max(1, cores() // learners))
     try:
@@ -101,14 +101,14 @@ def seconds_of(step: Callable[[int], None], learners: int) -> float:
 
 
 def link_of(rate: str, bytes_per_second: float, milliseconds: float = 0.2) -> VirtualLink:
-    """A link that carries so many bytes a second, whose messages take so long there and back."""
+    """Return a link that carries so many bytes a second, whose messages take so long there and back."""
     if not bytes_per_second > 0:
         raise UserError(f"--link {rate}: nothing passes a link of that rate.")
     return VirtualLink(latency=milliseconds / 2e3, bandwidth=bytes_per_second)
 
 
 def bytes_per_second(rate: str) -> float:
-    """Bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`.
+    """Return bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`.
 
     Raises:
         UserError: it is written otherwise.

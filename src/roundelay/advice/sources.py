@@ -19,7 +19,7 @@ Say = Callable[[str], None]
 
 
 def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
-    """The advice for what the user gives.
+    """Return the advice for what the user gives.
 
     Raises:
         UserError: something is missing; names the file and the key, or the option.
@@ -34,7 +34,7 @@ def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
 
 
 def task_of(wanted: Wanted, known: AdviceTask) -> AdviceTask:
-    """The task as it is known, with what the user gives in its place."""
+    """Return the task as it is known, with what the user gives in its place."""
     given = {name: getattr(wanted, name) for name in ("parameters", "examples", "frames", "momentum", "rate")}
     share = known.share if wanted.frames is None else None  # measured of other minibatches
     return replace(known, share=share, **{name: value for name, value in given.items() if value is not None})
@@ -80,7 +80,7 @@ def _link(wanted: Wanted) -> VirtualLink | None:
 
 
 def _measured_link(wanted: Wanted, say: Say) -> VirtualLink:
-    """The slowest of all ways between these hosts, as the doctor measures them.
+    """Return the slowest of all ways between these hosts, as the doctor measures them.
 
     Raises:
         UserError: a host cannot be reached.

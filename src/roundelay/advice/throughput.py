@@ -77,7 +77,7 @@ class Speed:
 def speed(
     candidate: Candidate, cluster: VirtualCluster, work: StepWork, share: float | None = None, ours: bool = True
 ) -> Speed:
-    """The speed of a candidate on a cluster.
+    """Return the speed of a candidate on a cluster.
 
     Args:
         share: the run's `exchange_share`; None: the default.
@@ -101,7 +101,7 @@ def speed(
 
 
 def never_talking(cluster: VirtualCluster, work: StepWork) -> float:
-    """Examples a second of all learners together, if none of them ever sends or waits."""
+    """Return examples a second of all learners together, if none of them ever sends or waits."""
     return _timed(NeverTalks(), replace(cluster, model_bytes=4 * work.parameters), work).frames_per_training_second
 
 
@@ -113,7 +113,7 @@ def _timed(strategy: Strategy, cluster: VirtualCluster, work: StepWork) -> Timed
 
 
 def _alone(cluster: VirtualCluster, work: StepWork) -> float:
-    """One learner, on the fastest node."""
+    """Return one learner, on the fastest node."""
     fastest = max(cluster.machines(), key=lambda machine: machine.speed)
     one = replace(
         cluster,
@@ -127,8 +127,8 @@ def _alone(cluster: VirtualCluster, work: StepWork) -> float:
 
 
 def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
-    """The cluster whose means go along the chain of hosts, and whose connections between nodes begin slowly after a
-    pause, unless it says otherwise itself."""
+    """Return the cluster whose means go along the chain of hosts, and whose connections between nodes begin slowly
+    after a pause, unless it says otherwise itself."""
     if len(cluster.machines()) > 1 and cluster.allreduce == Allreduce():
         cluster = replace(cluster, allreduce=Allreduce("chain"))
     links = cluster.links
@@ -138,8 +138,8 @@ def as_hosts_do(cluster: VirtualCluster) -> VirtualCluster:
 
 
 def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
-    """The cluster as learners have it while others carry rows: where learners keep all cores of their node busy, what
-    carries rows to other nodes takes of these cores what a full link asks for, its `share` at most."""
+    """Return the cluster as learners have it while others carry rows: where learners keep all cores of their node busy,
+    what carries rows to other nodes takes of these cores what a full link asks for, its `share` at most."""
     machines = cluster.machines()
     if len(machines) == 1:
         return cluster
@@ -156,7 +156,8 @@ def _with_carriers(cluster: VirtualCluster, share: float) -> VirtualCluster:
 
 
 def _with_busy_cores(cluster: VirtualCluster) -> VirtualCluster:
-    """The cluster whose links inside a node are as fast as its busy cores copy and add, unless it says otherwise."""
+    """Return the cluster whose links inside a node are as fast as its busy cores copy and add, unless it says
+    otherwise."""
     full = [one.learners / one.cores for one in cluster.machines() if one.cores and one.learners >= max(2.0, one.cores)]
     if not full or cluster.links.inside != VirtualLinks().inside:
         return cluster

@@ -28,7 +28,7 @@ _LEAST_SHARE = 1e-9
 
 
 def chain_piece(places: int, elements: int) -> int:
-    """Elements of one message of a mean of vectors of so many `elements` along a chain of so many places.
+    """Return elements of one message of a mean of vectors of so many `elements` along a chain of so many places.
 
     The first message passes every link twice before the mean can be complete. So that this takes no longer in a long
     chain, from 8 places on it is half as large, from 16 on a quarter, and so on; and a short vector is cut into eight
@@ -42,7 +42,7 @@ def chain_piece(places: int, elements: int) -> int:
 
 
 def pair_average_(mine: Tensor, theirs: Tensor) -> None:
-    """Both become (mine + theirs) / 2, in place. The exchange of AD-PSGD (Lian et al. 2018), with w_ij = 1/2.
+    """Set both to (mine + theirs) / 2, in place. The exchange of AD-PSGD (Lian et al. 2018), with w_ij = 1/2.
 
     Applied to the rows as they are under both locks, it keeps their sum (to rounding); computed from an older copy it
     would not, and the mean of all learners would drift.
@@ -52,7 +52,7 @@ def pair_average_(mine: Tensor, theirs: Tensor) -> None:
 
 
 def share_average_(mine: Tensor, theirs: Tensor, share: float) -> None:
-    """Both become share * mine + (1 - share) * theirs, in place.
+    """Set both to share * mine + (1 - share) * theirs, in place.
 
     With share w_i / (w_i + w_j) it keeps w_i x_i + w_j x_j of rows with weights w_i and w_j (to rounding), as
     `pair_average_`, which it is with share 1/2, keeps their sum.
@@ -99,7 +99,7 @@ def minibatches_averaged(speeds: Sequence[float]) -> float:
 
 
 def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[float]) -> None:
-    """out <- sum_i w_i v_i / sum_i w_i, all (C,).
+    """Compute out <- sum_i w_i v_i / sum_i w_i, all (C,).
 
     Summed in the order given (by rank), product and sum rounded apart: every runtime gets the same bits, whichever
     learner does the summing. A vector of weight zero is not read.
@@ -114,12 +114,12 @@ def weighted_mean_(out: Tensor, vectors: Sequence[Tensor], weights: Sequence[flo
 
 
 def some_weight(weights: Sequence[float]) -> Sequence[float]:
-    """The weights of those who are left of a mean: equal ones, where none of them weighs anything."""
+    """Return the weights of those who are left of a mean: equal ones, where none of them weighs anything."""
     return weights if any(weights) else [1.0] * len(weights)
 
 
 def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    """`weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
+    """Return `weighted_mean_` of vectors (P,), chunk by chunk, as a new one."""
     mean = torch.empty_like(vectors[0])
     if mean.numel() <= CHUNK:  # views would be a fifth of the work on short ones
         weighted_mean_(mean, vectors, weights)
@@ -130,7 +130,7 @@ def weighted_mean(vectors: Sequence[Tensor], weights: Sequence[float]) -> Tensor
 
 
 def add_shares_(out: Tensor, vectors: Sequence[Tensor], shares: Sequence[float]) -> None:
-    """out <- out + sum_i s_i v_i, all (C,): a part of `weighted_mean_`, for a sum that is taken in several places.
+    """Add: out <- out + sum_i s_i v_i, all (C,): a part of `weighted_mean_`, for a sum that is taken in several places.
 
     Begun at zero and taken part by part in the same order it has the same bits.
     """

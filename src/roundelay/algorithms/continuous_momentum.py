@@ -55,13 +55,13 @@ class Meeting:
 
 
 def meeting(eta: float, pull: float, time: float) -> Meeting:
-    """The exchange of a learner whose last one is so long ago, in its own gradients."""
+    """Return the exchange of a learner whose last one is so long ago, in its own gradients."""
     return Meeting(math.exp(-2 * eta * time), pull)
 
 
 def constants(learners: int, distances: Sequence[int] | None) -> tuple[float, float]:
-    """eta and pull, where each learner begins one exchange a unit of time, with those so many places ahead or behind by
-    turns; None: with anybody."""
+    """Return eta and pull, where each learner begins one exchange a unit of time, with those so many places ahead or
+    behind by turns; None: with anybody."""
     if learners < 2 or distances is None:
         return learners / max(1, learners - 1), 0.5
     turns = 2 * math.pi / learners * np.arange(1, learners)

@@ -67,8 +67,8 @@ class OuterReport:
 
 
 def local_steps(period: int, learners: int, taken: int, drawn: int) -> int:
-    """Steps of a learner until its next report, by its speed, so that all report equally often (their DyLU): `period`
-    times its speed over that of the mean learner, rounded down, at least 1.
+    """Return steps of a learner until its next report, by its speed, so that all report equally often (their DyLU):
+    `period` times its speed over that of the mean learner, rounded down, at least 1.
 
     Args:
         taken: steps that it took last, while all learners together drew `drawn` minibatches.

@@ -33,15 +33,16 @@ class Pull:
 
 
 def elastic_mean_(centre: Tensor, mean: Tensor, alpha: float, learners: int) -> None:
-    """The centre's half of equation 8: move `centre` (C,) in place, given the `mean` (C,) of all rows."""
+    """Apply the centre's half of equation 8: move `centre` (C,) in place, given the `mean` (C,) of all rows."""
     centre.lerp_(mean, learners * alpha)
 
 
 def elastic_row(row: Tensor, centre: Tensor, alpha: float) -> Tensor:
-    """A learner's half of equation 8 but for the gradient: its row (C,) after the pull of the old `centre` (C,)."""
+    """Return a learner's half of equation 8 but for the gradient: its row (C,) after the pull of the old `centre`
+    (C,)."""
     return row.lerp(centre, alpha)
 
 
 def set_centre_(_: Tensor, centre: Tensor, value: Tensor) -> None:
-    """An exchange that leaves my row alone and writes `value` into the centre."""
+    """Leave this learner's row alone and write `value` into the centre, in an exchange."""
     centre.copy_(value)

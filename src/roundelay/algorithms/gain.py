@@ -40,7 +40,7 @@ UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
 FREE: Final = -0.05
 """Of the squares, `g h` at a rate that is not limited by curvature."""
-FULL: Final = -0.15
+FULL: Final = -0.1
 """Of the squares, `g h` at a rate that is not to be enlarged any more."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""

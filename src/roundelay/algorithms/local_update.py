@@ -22,7 +22,7 @@ class RowUpdate(ABC):
     parameter."""
 
     def begin(self) -> None:  # noqa: B027 most optimizers keep nothing outside the learner's memory
-        """A segment begins: memory and scalars may have been replaced from outside."""
+        """Begin a segment: memory and scalars may have been replaced from outside."""
 
     @abstractmethod
     def update_(self, number: int, gradient: Tensor, rate: float) -> None:
@@ -32,7 +32,7 @@ class RowUpdate(ABC):
         """
 
     def end(self) -> None:  # noqa: B027
-        """All chunks have had their update."""
+        """End an update, when all chunks have had theirs."""
 
 
 class CopyingUpdate(ABC):
@@ -75,8 +75,9 @@ class LocalOptimizer(ABC):
             memory[name].zero_()
 
     def share_after_reset(self, steps: int) -> float:
-        """Distance that `steps` steps move under a constant gradient after the first moments were set to zero, as a
-        share of what they would have moved with the moments kept: above 0, up to 1, which it is without momentum."""
+        """Return distance that `steps` steps move under a constant gradient after the first moments were set to
+        zero, as a share of what they would have moved with the moments kept: above 0, up to 1, which it is without
+        momentum."""
         return 1.0
 
     @abstractmethod
@@ -88,8 +89,8 @@ class LocalOptimizer(ABC):
         caller."""
 
     def attach_copying(self, x: Tensor, memory: Mapping[str, Tensor], copy: Tensor | None) -> CopyingUpdate | None:
-        """The same for the whole row `x` (P,), in one pass that leaves it in `copy` (P,), too, if there is one; None:
-        where the row lies there is no such pass."""
+        """Return the same for the whole row `x` (P,), in one pass that leaves it in `copy` (P,), too, if there is one;
+        None: where the row lies there is no such pass."""
         return None
 
 
@@ -160,7 +161,8 @@ class Sgd(LocalOptimizer):
             x.add_(v, alpha=-rate)
 
     def fused_update_(self, x: Tensor, gradient: Tensor, memory: Mapping[str, Tensor], rate: float) -> None:
-        """The same in one kernel, to rounding: where a row is not walked chunk by chunk it goes through memory once."""
+        """Do the same in one kernel, to rounding: where a row is not walked chunk by chunk it goes through memory
+        once."""
         sgd(
             [x],
             [gradient],

@@ -35,7 +35,7 @@ there is one, and leaves `x` in `copy`, if there is one."""
 
 
 def sgd_kernel(device: torch.device) -> Kernel | None:
-    """The kernel, where it runs on this device; None elsewhere."""
+    """Return the kernel, where it runs on this device; None elsewhere."""
     return _tried(device) if device.type == "cuda" else None
 
 

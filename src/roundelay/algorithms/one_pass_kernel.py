@@ -27,7 +27,7 @@ def _step(  # type: ignore[no-untyped-def]  # noqa: PLR0913  a kernel takes its 
     COPIES: tl.constexpr,
     ELEMENTS: tl.constexpr,
 ):
-    """Elements of one program, of vectors of `size`."""
+    """Update the elements of one program, of vectors of `size`."""
     at = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
     there = at < size
     x = tl.load(x_at + at, mask=there)
@@ -43,7 +43,7 @@ def _step(  # type: ignore[no-untyped-def]  # noqa: PLR0913  a kernel takes its 
 
 
 def step(x: Tensor, gradient: Tensor, memory: Tensor | None, copy: Tensor | None, numbers: StepNumbers) -> None:
-    """As `one_pass.Kernel` says."""
+    """Step as `one_pass.Kernel` says."""
     vectors: Any = (x, gradient, x if memory is None else memory, x if copy is None else copy)
     _step[(triton.cdiv(x.numel(), ELEMENTS),)](
         *vectors,

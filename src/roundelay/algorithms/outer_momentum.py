@@ -32,8 +32,8 @@ PAPER_RATE = 0.7
 
 
 def settle_outer(momentum: float, rate: float | None, shortfall: float) -> float:
-    """DiLoCo's outer rate: as given, or the one with which the anchor moves as far as one learner does in as many
-    examples, if the mean of all models moves `shortfall` as far, but at most the paper's."""
+    """Return DiLoCo's outer rate: as given, or the one with which the anchor moves as far as one learner does in as
+    many examples, if the mean of all models moves `shortfall` as far, but at most the paper's."""
     return min(PAPER_RATE, (1 - momentum) / shortfall) if rate is None else rate
 
 

@@ -38,7 +38,7 @@ def give_(mine: Tensor, theirs: Tensor, base: Tensor, gathered: Tensor, weights:
 
 
 def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | None:
-    """Wbar (C,) of `model` W (C,); None: nothing was given. `gathered` and `weights` (C,) are set to zero."""
+    """Return Wbar (C,) of `model` W (C,); None: nothing was given. `gathered` and `weights` (C,) are set to zero."""
     if not float(weights[-1]) > 0:
         return None
     mean = gathered.div(weights).add_(model)
@@ -48,18 +48,19 @@ def gathered_mean(model: Tensor, gathered: Tensor, weights: Tensor) -> Tensor | 
 
 
 def usual_span(spans: Sequence[float], spread: float) -> float:
-    """Median of `spans` and `spread` times their median absolute deviation: seconds that learners usually take."""
+    """Return median of `spans` and `spread` times their median absolute deviation: seconds that learners usually
+    take."""
     middle = median(spans)
     return middle + spread * median(abs(span - middle) for span in spans)
 
 
 def guard_limit(mean: float, variance: float, deviations: float) -> float:
-    """The largest value that is not off: so many standard deviations above the mean."""
+    """Return the largest value that is not off: so many standard deviations above the mean."""
     return mean + deviations * max(math.sqrt(variance), LEAST_SPREAD * abs(mean))
 
 
 def next_usual(value: float, mean: float, variance: float, seen: int) -> tuple[float, float]:
-    """Mean and variance after `value`, the one after so many `seen`."""
+    """Return mean and variance after `value`, the one after so many `seen`."""
     weight = max(DECAY, 1 / (seen + 1))
     apart = value - mean
     return mean + weight * apart, (1 - weight) * (variance + weight * apart * apart)

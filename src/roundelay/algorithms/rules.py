@@ -47,7 +47,7 @@ class StrategyRule(ABC):
     @classmethod
     @abstractmethod
     def is_of(cls, strategy: Any) -> bool:
-        """Does this strategy have such a rule?"""
+        """Return True if this strategy has such a rule."""
 
 
 def register(rule: Callable[..., Any], report: bool = False, returns: bool = True) -> None:
@@ -70,7 +70,7 @@ register(give_, report=True, returns=False)
 
 
 def describe(rule: Rule) -> dict[str, Any]:
-    """A rule as JSON: `{"name": ..., "numbers": {...}}`.
+    """Return a rule as JSON: `{"name": ..., "numbers": {...}}`.
 
     Raises:
         ValueError: it has no name here, or is given what is no number.
@@ -98,7 +98,8 @@ def describe(rule: Rule) -> dict[str, Any]:
 
 
 def find(description: Any, private: int, aged: bool, strategy: Any = None, weighed: bool = False) -> Rule:
-    """The inverse of `describe`, for a rule that is given so many vectors besides the two rows, and an age or not.
+    """Return the rule that `describe` described, for a rule that is given so many vectors besides the two rows, and an
+    age or not.
 
     Args:
         strategy: of the run, for its own rules.

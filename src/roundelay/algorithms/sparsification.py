@@ -24,13 +24,13 @@ SPARSE_BLOCK = 4096
 
 
 def kept_of(width: int, density: float) -> int:
-    """K: the number of elements that are kept of a block of so many."""
+    """Return K: the number of elements that are kept of a block of so many."""
     return max(1, round(density * width))
 
 
 def largest(blocks: Tensor, number: int, two_bits: bool) -> tuple[Tensor, Tensor]:
-    """Places (B, K) and values (B, K) of s, for e in `blocks` (B, W) and K = `number`. Where a block has fewer elements
-    that are not zero, its largest stands in for the others, again and again.
+    """Return places (B, K) and values (B, K) of s, for e in `blocks` (B, W) and K = `number`. Where a block has fewer
+    elements that are not zero, its largest stands in for the others, again and again.
 
     With `two_bits` a block in which something is not finite has not-a-numbers for all of its values.
     """
@@ -45,7 +45,7 @@ def largest(blocks: Tensor, number: int, two_bits: bool) -> tuple[Tensor, Tensor
 
 
 def four_values(kept: Tensor) -> Tensor:
-    """Q of `kept` (B, K): each element the mean of its bin, of which a row has four."""
+    """Return Q of `kept` (B, K): each element the mean of its bin, of which a row has four."""
     sizes = kept.abs()
     large = sizes > sizes.mean(1, keepdim=True)
     found = torch.zeros_like(kept)
@@ -59,7 +59,8 @@ def four_values(kept: Tensor) -> Tensor:
 
 
 def numbered(values: Tensor) -> tuple[Tensor, Tensor]:
-    """A table (B, 4) of the at most four different `values` (B, K) of each row, and the place of each in it, (B, K)."""
+    """Return a table (B, 4) of the at most four different `values` (B, K) of each row, and the place of each in it, (B,
+    K)."""
     ordered, order = values.sort(dim=1)
     ranks = torch.zeros_like(order)
     ranks[:, 1:] = (ordered[:, 1:] != ordered[:, :-1]).cumsum(1).clamp_(max=3)  # not-a-numbers are all different
@@ -68,7 +69,7 @@ def numbered(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _few(kept: Tensor) -> Tensor:
-    """True, (B, 1), of rows with at most four different values beside zero."""
+    """Return True, (B, 1), for rows with at most four different values beside zero."""
     ordered = kept.sort(dim=1).values
     different = 1 + (ordered[:, 1:] != ordered[:, :-1]).sum(1, keepdim=True)
     return different - (kept == 0).any(1, keepdim=True).long() <= 4

@@ -86,7 +86,7 @@ class TorchOptimizer(LocalOptimizer):
         return tuple(name for name in self.memory if name in FIRST_MOMENTS)
 
     def share_after_reset(self, steps: int) -> float:
-        """Measured on one parameter, without weight decay."""
+        """Return what is measured on one parameter, without weight decay."""
         if not self.momentum_vectors:
             return 1.0
         if steps not in self._shares:
@@ -119,7 +119,7 @@ class TorchOptimizer(LocalOptimizer):
 
 
 def fitting() -> list[str]:
-    """Names of the optimizers of torch.optim that can be local ones."""
+    """Return names of the optimizers of torch.optim that can be local ones."""
     return [name for name in sorted(CLASSES) if _reason(_maker(name, {})) is None]
 
 
@@ -140,7 +140,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 
 
 def read_options(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of the optimizer, from values as YAML gives them."""
+    """Return options of the optimizer, from values as YAML gives them."""
     defaults = _defaults(name)
     return {key: _read(value, defaults.get(key)) for key, value in options.items()}
 
@@ -183,7 +183,7 @@ class TorchUpdate(RowUpdate):
                 state[name] = kept
 
     def end(self) -> None:
-        """Notes the optimizer's scalars for all chunks: every chunk has its own, all equal."""
+        """Note the optimizer's scalars for all chunks: every chunk has its own, all equal."""
         if len(self._scalars):
             state = self._optimizer.state[self._parameters[-1]]
             self._scalars[1:] = [float(state[name]) for name in self._numbers]
@@ -196,13 +196,13 @@ def _maker(name: str, arguments: Mapping[str, Any]) -> Make:
 
 
 def _defaults(name: str) -> dict[str, Any]:
-    """Options of an optimizer with their defaults."""
+    """Return options of an optimizer with their defaults."""
     parameters = inspect.signature(CLASSES[name.lower()]).parameters.values()
     return {p.name: p.default for p in parameters if p.name != "params"}
 
 
 def _read(value: object, default: object) -> Any:
-    """Converts a value as YAML gives it to what torch expects: tuples for lists, and 1e-3 is a number."""
+    """Convert a value as YAML gives it to what torch expects: tuples for lists, and 1e-3 is a number."""
     if isinstance(value, list | tuple):
         return tuple(_read(item, 0.0) for item in value)
     if isinstance(value, str) and isinstance(default, int | float):
@@ -229,7 +229,7 @@ def _reason(make: Make) -> str | None:
 
 
 def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
-    """Names of an optimizer's vectors, and its scalars by name, after three steps on four numbers.
+    """Return names of an optimizer's vectors, and its scalars by name, after three steps on four numbers.
 
     Raises:
         _Unfit: half of the numbers go elsewhere without the other half, or the state is neither.
@@ -254,7 +254,7 @@ def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
 
 
 def _share_after_reset(make: Make, moments: Sequence[str], steps: int) -> float:
-    """Distance of `steps` steps after the first moments were set to zero, as a share of it with them kept."""
+    """Return distance of `steps` steps after the first moments were set to zero, as a share of it with them kept."""
     gone = []
     for reset in (True, False):
         parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))

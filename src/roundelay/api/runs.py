@@ -60,7 +60,7 @@ class LoadedRun:
 
 
 def load_run(exp: Path | str) -> LoadedRun:
-    """The run in the directory `exp`, finished or not.
+    """Return the run in the directory `exp`, finished or not.
 
     Raises:
         UserError: not a run directory, or a damaged one; names the file.
@@ -93,7 +93,7 @@ def report(
 
 
 def _columns(records: Iterable[Record]) -> Curve:
-    """One array for each field that is a number in all records; what is not known of some is NaN there."""
+    """Return one array for each field that is a number in all records; what is not known of some is NaN there."""
     every = list(records)
     names = [field.name for field in fields(every[0])] if every else []
     columns = {name: [getattr(record, name) for record in every] for name in names}

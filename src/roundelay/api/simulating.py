@@ -18,7 +18,7 @@ def simulate(
     cluster: Path | str | None = None,
     **scenario: Any,
 ) -> list[Simulated]:
-    """Strategies on a virtual cluster, in virtual seconds.
+    """Return strategies on a virtual cluster, in virtual seconds.
 
     Args:
         strategies: as the command line writes them, `["ssgd", "adpsgd:random-ring"]`.

@@ -58,7 +58,7 @@ class SharedBatches(Shared):
         self._told = self._told_epoch()
 
     def __len__(self) -> int:
-        """Batches a learner is given in a pass, on average, where the source has a length."""
+        """Return the batches that a learner is given in a pass, on average, where the source has a length."""
         batches: Any = self._batches
         return math.ceil(len(batches) / len(self._together))
 
@@ -112,7 +112,7 @@ class _Numbered:
         self._iterator: Iterator[Any] | None = None
 
     def fetch(self, number: int) -> Any:
-        """The batch of that number; MISSING if there are fewer."""
+        """Return the batch of that number; MISSING if there are fewer."""
         if self._iterator is None or number < self._at:
             self._iterator, self._at = iter(self._batches), 0
         found = MISSING
@@ -128,7 +128,7 @@ class _Numbered:
         return found
 
     def _is_first(self, found: object) -> bool:
-        """Is it the first batch of this pass?"""
+        """Return True if it is the first batch of this pass."""
         first = _fingerprint(found)
         if self._first and first != self._first:
             log.warning(
@@ -177,7 +177,7 @@ def _check(batches: object, rank: int) -> None:
 
 
 def _parts(batches: object) -> Iterator[object]:
-    """The source, and all within it that may order what it gives."""
+    """Yield the source, and all within it that may order what it gives."""
     found = [batches]
     for part in found:
         inner = (getattr(part, name, None) for name in ORDERING)
@@ -186,8 +186,8 @@ def _parts(batches: object) -> Iterator[object]:
 
 
 def _fingerprint(batch: object) -> int:
-    """A number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, containers of them, and whatever
-    has `ids`, as lhotse's cuts. Of other objects their class counts."""
+    """Return a number above 0 for a batch, equal for equal ones: of numbers, texts, arrays, containers of them, and
+    whatever has `ids`, as lhotse's cuts. Of other objects their class counts."""
     digest = hashlib.blake2b(digest_size=7)
     for fact in _facts(batch, LEVELS):
         digest.update(repr(fact).encode())

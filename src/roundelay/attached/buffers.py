@@ -25,7 +25,7 @@ class Buffers:
         self.bytes = self.pack().numel()
 
     def pack(self) -> Tensor:
-        """All of them, (B,) uint8.
+        """Return all of them, (B,) uint8.
 
         Raises:
             UserError: they were not as large when the session began.
@@ -49,7 +49,7 @@ class Buffers:
                 offset += size
 
     def mean(self, packed: Sequence[Tensor]) -> Tensor:
-        """The mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
+        """Return the mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
         means, offset = [], 0
         for buffer in self._module.buffers():
             end = offset + buffer.numel() * buffer.element_size()

@@ -75,7 +75,7 @@ def chosen_strategy(
     resume: Path | None,
     options: Mapping[str, Any],
 ) -> Chosen:
-    """The strategy that "auto" means.
+    """Return the strategy that "auto" means.
 
     Args:
         options: fields of `Facts`, and `probe`, a function that computes one gradient as the loop will.
@@ -145,7 +145,7 @@ def _choose(
 def _cluster(
     module: nn.Module, parameters: int, world: World, facts: Facts, probe: Callable[[], object] | None
 ) -> tuple[VirtualCluster, str]:
-    """The machines, and the source of the seconds of a step."""
+    """Return the machines, and the source of the seconds of a step."""
     here = len(world.here)
     if world.place is not None:
         assert facts.seconds is not None
@@ -173,7 +173,8 @@ def _cluster(
 
 
 def probed(probe: Callable[[], object], learners: int, module: nn.Module) -> float:
-    """Seconds of the user's gradient. Gradients, buffers and torch's random numbers are afterwards as they were."""
+    """Return seconds of the user's gradient. Gradients, buffers and torch's random numbers are afterwards as they
+    were."""
     gradients = [(p, p.grad) for p in module.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     for p, _ in gradients:

@@ -34,13 +34,13 @@ class PassLeft:
     rest: tuple[range, ...] = ()
 
     def to_plain(self) -> list[Any]:
-        """Plain values."""
+        """Return plain values."""
         rest = [[run.start, run.stop, run.step] for run in self.rest]
         return [self.cut, self.examples, runs(self.pieces), *([rest] if rest else [])]
 
     @classmethod
     def from_plain(cls, said: Sequence[Any]) -> Self:
-        """The inverse of `to_plain`."""
+        """Return the position of these plain values: the inverse of `to_plain`."""
         cut, examples, pieces, *rest = said
         mine = from_runs(pieces)  # earlier versions have saved them in the order in which they were drawn
         ascending = mine if isinstance(mine, range) else sorted(mine)
@@ -66,7 +66,7 @@ class DataPosition:
 
 
 def runs(pieces: Pieces) -> list[list[int]]:
-    """`pieces` as runs of equal steps, [first, past the last, step] each; an epoch has millions."""
+    """Return `pieces` as runs of equal steps, [first, past the last, step] each; an epoch has millions."""
     if isinstance(pieces, range):
         return [[pieces.start, pieces.stop, pieces.step]] if pieces else []
     found: list[list[int]] = []
@@ -82,14 +82,14 @@ def runs(pieces: Pieces) -> list[list[int]]:
 
 
 def from_runs(said: Sequence[Sequence[int]]) -> Pieces:
-    """The inverse of `runs`."""
+    """Return the pieces of these `runs`: the inverse."""
     if len(said) == 1:
         return range(*said[0])
     return [piece for run in said for piece in range(*run)]
 
 
 def position_of(state: Mapping[str, Any]) -> DataPosition:
-    """The position of the learner whose sampler's state this is."""
+    """Return the position of the learner whose sampler's state this is."""
     times = dict(state["times"])
     return DataPosition(state["batch_size"], state["dataset"], state["epoch"], times, _left(state))
 
@@ -99,12 +99,13 @@ def _left(state: Mapping[str, Any]) -> dict[Key, PassLeft]:
 
 
 def single(piece: int) -> range:
-    """One number."""
+    """Return one number."""
     return range(piece, piece + 1)
 
 
 def pieces_of(left: PassLeft, batch_size: int) -> int:
-    """Minibatches of a pass, of which so much is left; ENDLESS of batches that come as they are (batch_size 0)."""
+    """Return minibatches of a pass, of which so much is left; ENDLESS of batches that come as they are (batch_size
+    0)."""
     return -(-left.examples // (batch_size * left.cut)) * left.cut if batch_size else ENDLESS
 
 
@@ -115,8 +116,8 @@ def dealt_out(
     synchronous: bool,
     undrawn: Mapping[Key, Sequence[range]],
 ) -> DataPosition:
-    """The position of learner `rank` of so many, in a sampler that other learners had come so far with: the lowest of
-    theirs.
+    """Return the position of learner `rank` of so many, in a sampler that other learners had come so far with: the
+    lowest of theirs.
 
     Args:
         states: of the sampler, by the rank of those learners.

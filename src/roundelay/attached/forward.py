@@ -143,7 +143,7 @@ class ForwardHooks:
         del self.session, self._hook
 
     def of_part(self, module: nn.Module) -> bool:
-        """True if the session is open, and has a part of `module`."""
+        """Return True if the session is open, and has a part of `module`."""
         return self.session.open and any(id(part) in self._parts for part in module.modules())
 
 
@@ -151,8 +151,8 @@ _sessions: "weakref.WeakSet[ForwardHooks]" = weakref.WeakSet()
 
 
 def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
-    """A module as it is copied and pickled, without our hook: a model that is saved whole while it is attached is
-    loaded where Roundelay is not known, and by `torch.load` with weights_only."""
+    """Return a module as it is copied and pickled, without our hook: a model that is saved whole while it is attached
+    is loaded where Roundelay is not known, and by `torch.load` with weights_only."""
     found = part.__reduce_ex__(2)
     if isinstance(found, str) or len(found) < 3 or not isinstance(found[2], dict):
         return found
@@ -167,7 +167,7 @@ def _without_hook(part: nn.Module) -> str | tuple[Any, ...]:
 
 
 def other_session(module: nn.Module) -> bool:
-    """True if the module, or a part of it, is attached already."""
+    """Return True if the module, or a part of it, is attached already."""
     return any(hooks.of_part(module) for hooks in list(_sessions))
 
 
@@ -176,8 +176,8 @@ def _owners(module: nn.Module) -> list[nn.Module]:
 
 
 def fingerprint(inputs: object, most: int | None = TENSORS) -> int | None:
-    """A number for what a module is called with, equal for equal tensors, 63 bits; None: there is no tensor in it. At
-    most so many tensors are looked at; None: all."""
+    """Return a number for what a module is called with, equal for equal tensors, 63 bits; None: there is no tensor in
+    it. At most so many tensors are looked at; None: all."""
     digest, found = hashlib.blake2b(digest_size=8), 0
     for tensor in _tensors(inputs, DEPTH):
         flat = tensor.detach().reshape(-1)[: BYTES // max(1, tensor.element_size())].cpu().contiguous()

@@ -104,11 +104,11 @@ class Parameters:
         self.count = sum(p.numel() for p in self.all)
 
     def flatten(self) -> Tensor:
-        """A copy of all values, (P,) float32."""
+        """Return a copy of all values, (P,) float32."""
         return torch.cat([p.detach().reshape(-1).float() for p in self.all])
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """`vector` (P,) cut into the shapes of the parameters."""
+        """Return `vector` (P,) cut into the shapes of the parameters."""
         parts = torch.split(vector, [p.numel() for p in self.all])
         return [part.view(p.shape) for part, p in zip(parts, self.all, strict=True)]
 
@@ -119,13 +119,13 @@ class Parameters:
             p.data = view if rounded is None else rounded.copy_(view)
 
     def shown(self, views: Sequence[Tensor]) -> list[Tensor]:
-        """(T) The tensors that it looks at after `show(views)`, if nobody has changed that."""
+        """Return (T) The tensors that it looks at after `show(views)`, if nobody has changed that."""
         pairs = zip(views, self.rounded, strict=True)
         return [view if rounded is None else rounded for view, rounded in pairs]
 
     def gradients(self, which: Sequence[int]) -> dict[int, Tensor]:
-        """The gradients of the parameters numbered `which`, those that there are, by number. Whether all of them lie as
-        views of a vector do, `alike` says afterwards.
+        """Return the gradients of the parameters numbered `which`, those that there are, by number. Whether all of them
+        lie as views of a vector do, `alike` says afterwards.
 
         Raises:
             UserError: one is sparse; names its parameter.
@@ -148,12 +148,12 @@ class Parameters:
                 gradient.mul_(factor)
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Numbers of these among the trainable parameters; others are left out."""
+        """Return numbers of these among the trainable parameters; others are left out."""
         return [number for number in map(self._number.get, map(id, parameters)) if number is not None]
 
     @contextmanager
     def updated(self, rows: Sequence[Tensor] | None, gradients: Sequence[Tensor | None]) -> Iterator[None]:
-        """For a moment, show the row itself, in float32, and these gradients: an optimizer is about to step. Show
+        """Show, for a moment, the row itself, in float32, and these gradients: an optimizer is about to step. Show
         something else afterwards; the own gradients are back then, but where the step has done away with them. Without
         `rows` the parameters, all in float32, stay where they are."""
         own = list(map(_gradient_of, self.all))

@@ -66,7 +66,7 @@ class Resumed:
 
 
 def check_fits(found: FoundSave, fitting: Fitting) -> None:
-    """Is the save one of such a session?
+    """Refuse a save that is not one of such a session.
 
     Raises:
         UserError: it is of another module or optimizer; names both.
@@ -93,7 +93,7 @@ def check_fits(found: FoundSave, fitting: Fitting) -> None:
 
 
 def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
-    """The state that a learner begins with.
+    """Return the state that a learner begins with.
 
     Raises:
         Damaged: a file is missing or not what was written; names it.
@@ -105,7 +105,7 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
 
 
 def own_state(part: Part) -> Resumed:
-    """The state that a learner's own part has, with which it goes on where it was."""
+    """Return the state that a learner's own part has, with which it goes on where it was."""
     meta, tensors = part.meta, part.tensors
     return Resumed(
         {
@@ -164,7 +164,7 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
 
 
 def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict[int, float]:
-    """Weights of the rows of `holders` in their mean, by rank: those by mass, where the strategy weighs rows."""
+    """Return weights of the rows of `holders` in their mean, by rank: those by mass, where the strategy weighs rows."""
     masses = {meta["rank"]: meta.get("mass") for meta in metas if meta["rank"] in holders}
     given = [0.0 if mass is None else float(mass) for mass in masses.values()]
     return dict(zip(masses, weights_of(given), strict=True))
@@ -173,9 +173,9 @@ def _weights(metas: Sequence[Mapping[str, Any]], holders: Sequence[int]) -> dict
 def _data(
     metas: Sequence[Mapping[str, Any]], fitting: Fitting, passes: Sequence[Sequence[Any]]
 ) -> tuple[list[Any], dict[int, DataPosition]]:
-    """The passes that all draw from, and positions by sampler. `passes` are those of the save; it has none of learners
-    that waited for each other. Where these go on, all that was not drawn is dealt out; where they did, nothing is left
-    to be drawn."""
+    """Return the passes that all draw from, and positions by sampler. `passes` are those of the save; it has none of
+    learners that waited for each other. Where these go on, all that was not drawn is dealt out; where they did, nothing
+    is left to be drawn."""
     queues, found, wait = list[Any](), dict[int, DataPosition](), fitting.strategy.traits.synchronous
     states: dict[int, dict[int, Mapping[str, Any]]] = {}
     for meta in metas:
@@ -205,6 +205,6 @@ def _vectors(part: Part) -> dict[str, Any]:
 
 
 def _shared(part: Part) -> dict[str, Any]:
-    """All that learners share, if it is in this part."""
+    """Return all that learners share, if it is in this part."""
     found = {"passes": part.meta["passes"]} if part.meta["passes"] is not None else {}
     return found | {name: tensor for name, tensor in part.tensors.items() if name.split(".")[0] == "centre"}

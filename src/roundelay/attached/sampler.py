@@ -49,11 +49,12 @@ class SharedSampler(Shared):
         super().__init__(learner, number, terms, progress)
 
     def __len__(self) -> int:
-        """Minibatches a learner is given in an epoch: exact under a synchronous strategy, else on average."""
+        """Return the minibatches that a learner is given in an epoch: exact under a synchronous strategy, else on
+        average."""
         return self._plan(0, len(self._together), self._examples).rounds
 
     def _plan(self, epoch: int, cut: int, examples: int) -> EpochPlan:
-        """An epoch, cut for so many learners."""
+        """Return an epoch, cut for so many learners."""
         return EpochPlan(epoch, examples, self._batch_size * cut, cut, self._seed)
 
     def _whole_pass(self) -> PassLeft:
@@ -79,5 +80,5 @@ class SharedSampler(Shared):
 
 
 def size_of(dataset: Sized | int) -> int:
-    """Its number of examples."""
+    """Return its number of examples."""
     return dataset if isinstance(dataset, int) else len(dataset)

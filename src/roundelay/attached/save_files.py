@@ -38,23 +38,23 @@ PART = re.compile(r"learner-(\d+)-of-(\d+)\.json")
 
 
 def folder_of(directory: Path, number: int) -> Path:
-    """The folder of a save."""
+    """Return the folder of a save."""
     return directory / f"save-{number:09d}"
 
 
 def saves(directory: Path) -> list[int]:
-    """Numbers of all saves in a directory, whole or not, the newest first."""
+    """Return numbers of all saves in a directory, whole or not, the newest first."""
     found = (SAVE_FOLDER.fullmatch(path.name) for path in directory.glob("save-*"))
     return sorted((int(name[1]) for name in found if name is not None), reverse=True)
 
 
 def part_path(folder: Path, rank: int, learners: int) -> Path:
-    """The JSON of a learner's part."""
+    """Return the JSON of a learner's part."""
     return folder / f"learner-{rank}-of-{learners}.json"
 
 
 def parts(folder: Path) -> Iterator[Path]:
-    """The JSON of every part that is there."""
+    """Yield the JSON of every part that is there."""
     return (path for path in sorted(folder.glob("learner-*.json")) if PART.fullmatch(path.name))
 
 
@@ -77,8 +77,8 @@ class FoundSave:
 def find(
     directory: Path, rank: int, learners: int, strategy: Strategy | None = None, most: int | None = None
 ) -> FoundSave | None:
-    """The newest save for learner `rank` of so many that goes on under `strategy`, or under that of the save; with
-    `most`, none with a higher number. Of parts that are dealt out each learner checks some.
+    """Return the newest save for learner `rank` of so many that goes on under `strategy`, or under that of the save;
+    with `most`, none with a higher number. Of parts that are dealt out each learner checks some.
 
     Raises:
         UserError: there are some, and all are damaged; names each and its fault.
@@ -106,7 +106,7 @@ def find(
 
 
 def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strategy | None) -> FoundSave | None:
-    """Of one save: parts that a learner begins with, if all of them are there."""
+    """Return what a learner begins with of one save, if all parts that it needs are there."""
     own = part_path(folder, rank, learners)
     if own.exists():
         meta, under = read_meta(own), strategy
@@ -132,7 +132,8 @@ Plain = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> Plain:
-    """`value` as JSON; its tensors go into `tensors`, in the memory of the host, under names that begin with `name`.
+    """Return `value` as JSON; its tensors go into `tensors`, in the memory of the host, under names that begin with
+    `name`.
 
     Raises:
         UserError: it holds something else; names it and its place.
@@ -189,6 +190,6 @@ def _key(key: object, name: str) -> object:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """On the host, in a storage that no other tensor has a part of."""
+    """Return a copy on the host, in a storage that no other tensor has a part of."""
     plain = tensor.detach()
     return torch.empty_like(plain, device="cpu", memory_format=torch.contiguous_format).copy_(plain)

@@ -31,14 +31,14 @@ Meet = Callable[[str, Callable[[], None]], None]
 def fitting(
     module: nn.Module, optimizers: Sequence[Optimizer], rank: int, learners: int, strategy: Strategy
 ) -> Fitting:
-    """Facts that a save must agree on with this learner."""
+    """Return facts that a save must agree on with this learner."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     shapes = [[name, list(one.shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())]
     return Fitting(rank, learners, strategy, shapes, [type(one).__name__ for one in optimizers])
 
 
 def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
-    """The newest save of which a learner can take its state; None: there is none.
+    """Return the newest save of which a learner can take its state; None: there is none.
 
     Raises:
         UserError: it does not fit, or is damaged; says in what, or names the file.
@@ -119,7 +119,7 @@ class SessionSaves(Giver):
         return folder
 
     def _own(self, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """All that is this learner's, in a meeting: plain values; tensors are put into `tensors`."""
+        """Return all that is this learner's, in a meeting: plain values; tensors are put into `tensors`."""
         saved, wanted = self._learner.saved, self._fitting
         own, shared, strategy = saved.own(), saved.shared(), self._learner.strategy
         tensors |= {"row": own["row"], "buffers": self._buffers.pack()}
@@ -188,8 +188,8 @@ class SessionSaves(Giver):
         return chosen[0].also
 
     def come_back(self, directory: Path, found: FoundSave | None) -> Mapping[str, Any] | None:
-        """For a learner that comes back to a running session: of its own part of the newest save, what the others have
-        not: the optimizers' state, and what the user saved beside it. None: it has no part."""
+        """Return what a learner that comes back to a running session needs of its own part of the newest save, and the
+        others do not have: the optimizers' state, and what the user saved beside it. None: it has no part."""
         if found is None:
             return None
         if found.dealt:  # saved while somebody was missing, maybe this learner
@@ -215,7 +215,7 @@ class SessionSaves(Giver):
         return resumed_from(found, self._fitting, self._buffers)
 
     def _take(self, resumed: Resumed, folder: Path) -> None:
-        """After the meeting: what is this learner's alone."""
+        """Take what is this learner's alone, after the meeting."""
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
         _set_random_states(resumed.random, self._device)
@@ -258,7 +258,7 @@ class SessionSaves(Giver):
 
 
 def _random_states(device: torch.device | None) -> dict[str, Tensor]:
-    """States of torch's generators, by device."""
+    """Return states of torch's generators, by device."""
     found = {"cpu": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
         found["cuda"] = torch.cuda.get_rng_state(device)

@@ -235,7 +235,7 @@ class Session:
 
     @contextmanager
     def consensus(self) -> Iterator[nn.Module]:
-        """The module holds the model to evaluate, on every learner, until the end of the `with`.
+        """Let the module hold the model to evaluate, on every learner, until the end of the `with`.
 
         Parameters are the mean of all learners' rows, or the centre where the strategy has one. Buffers of floating
         point are the mean over living learners, others are those of the lowest living rank.
@@ -245,7 +245,7 @@ class Session:
             yield self.module
 
     def state_dict(self) -> dict[str, Any]:
-        """The state this learner needs to go on from here: to be saved by each, beside `optimizer.state_dict()`.
+        """Return the state this learner needs to go on from here: to be saved by each, beside `optimizer.state_dict()`.
 
         `model` is the consensus model, as `module.state_dict()` would be inside `consensus()`, the same on all
         learners. The rest is this learner's own.
@@ -361,9 +361,9 @@ class Session:
         return self._learner.living
 
     def summary(self) -> dict[str, Any]:
-        """Steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all learners;
-        in words where this one's row is; and by how many times as much as the learner with the most steps, alone, all
-        have moved the model (`work`, under the `rate`)."""
+        """Return steps by rank, exchanges begun (by rank, with rank), and staleness (mean, largest), so far, of all
+        learners; in words where this one's row is; and by how many times as much as the learner with the most steps,
+        alone, all have moved the model (`work`, under the `rate`)."""
         counts = self._learner.counts
         _, largest, mean = staleness_summary(counts)
         return {
@@ -390,7 +390,8 @@ class Session:
     def sampler(
         self, dataset: Sized | int, batch_size: int, shuffle: bool = True, seed: int = 0, drop_last: bool = False
     ) -> SharedSampler:
-        """A batch sampler that shares the examples out: `DataLoader(dataset, batch_sampler=session.sampler(...))`.
+        """Return a batch sampler that shares the examples out: `DataLoader(dataset,
+        batch_sampler=session.sampler(...))`.
 
         Args:
             dataset: what the data loader is given, or its length.
@@ -405,7 +406,8 @@ class Session:
         return sampler
 
     def share(self, batches: Iterable[Any]) -> SharedBatches:
-        """The same batches, each of which goes to one learner: to whichever is free, under an asynchronous strategy.
+        """Return the same batches, each of which goes to one learner: to whichever is free, under an asynchronous
+        strategy.
 
             loader = DataLoader(dataset, sampler=session.share(sampler), batch_size=None)
 
@@ -470,7 +472,7 @@ class Session:
         self._steps.met()
 
     def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
-        """(parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
+        """Return (parameters (P,), packed buffers) of the model to evaluate, after a meeting."""
         parameters, buffers = torch.empty(self._steps.parameters.count), self._buffers.pack()
         living: list[int] = []
 

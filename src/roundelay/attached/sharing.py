@@ -134,8 +134,8 @@ class Drawing(Iterator[Any]):
             self._held = self._keep()
 
     def left(self) -> PassLeft | None:
-        """Minibatches that are still this learner's: those drawn and not trained, and those of its own that are not
-        drawn. None: the pass is over."""
+        """Return minibatches that are still this learner's: those drawn and not trained, and those of its own that are
+        not drawn. None: the pass is over."""
         self._note_trained()
         pieces = [drawn.number for drawn in self._drawn if drawn.real]
         if self._ended and not pieces:
@@ -151,7 +151,8 @@ class Drawing(Iterator[Any]):
         return bool(self._together)
 
     def left_for(self, rank: int) -> PassLeft | None:
-        """The part of learner `rank`, who takes it up at the round in which this learner is. None: the pass is over."""
+        """Return the part of learner `rank`, who takes it up at the round in which this learner is. None: the pass is
+        over."""
         if (mine := self.left()) is None:
             return None
         first = min([*mine.pieces[:1], *(run.start for run in mine.rest if run)], default=None)
@@ -186,7 +187,7 @@ class Shared(Sampler[Any]):
 
     @abstractmethod
     def _whole_pass(self) -> PassLeft:
-        """A pass that nobody has begun, as far as it is this learner's own."""
+        """Return a pass that nobody has begun, as far as it is this learner's own."""
 
     @abstractmethod
     def _open(self, epoch: int, left: PassLeft) -> tuple[Fetch, Callable[[], int]]:
@@ -204,7 +205,7 @@ class Shared(Sampler[Any]):
         return self._epoch
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the order of the next pass. Without a call each pass takes the next order."""
+        """Set the order of the next pass. Without a call each pass takes the next order."""
         self._epoch = epoch
 
     @property
@@ -241,8 +242,8 @@ class Shared(Sampler[Any]):
         return self._learner.segment
 
     def dealt_among(self, left: PassLeft) -> Sequence[int]:
-        """The ranks to which a pass is dealt out in turn, this learner's part of which is `left` when it begins; none,
-        if it is dealt out otherwise."""
+        """Return the ranks to which a pass is dealt out in turn, this learner's part of which is `left` when it begins;
+        none, if it is dealt out otherwise."""
         if not self._synchronous:
             return ()
         whole = left == self._whole_pass()
@@ -270,7 +271,7 @@ class Shared(Sampler[Any]):
         self._agreed = self._agreed or self._learner.share_is_agreed(self._number)
 
     def draw(self, key: Key, pieces: int, keep: int) -> int | None:
-        """The number of the next minibatch of the queue; see `passes.draw`."""
+        """Return the number of the next minibatch of the queue; see `passes.draw`."""
         return None if self._synchronous else self._learner.draw_piece((self._number, *key), pieces, keep)
 
     def ended(self, given: int) -> None:
@@ -278,7 +279,7 @@ class Shared(Sampler[Any]):
         self._not_trained = 0 if self.progress().completed else given
 
     def settle(self) -> None:
-        """Before a meeting: let the queue know what is trained."""
+        """Tell the queue what is trained, before a meeting."""
         if self._not_trained and not self.progress().completed:
             log.warning(
                 "rank %d: a pass over shared batches is over, and no step trained the %d of them that came here. It "
@@ -291,8 +292,8 @@ class Shared(Sampler[Any]):
             now.settle()
 
     def state(self, rank: int | None = None) -> dict[str, Any]:
-        """Its position, for a save: that of the pass under way, or of the next. With `rank`, the one at which another
-        learner takes that up."""
+        """Return its position, for a save: that of the pass under way, or of the next. With `rank`, the one at which
+        another learner takes that up."""
         now, times, left = self._now(), dict(self._gone_through), dict(self._left)
         key, terms = (self._epoch, times.get(self._epoch, 0)), self._terms
         mine = None if now is None else now.left() if rank is None else now.left_for(rank)

@@ -100,17 +100,17 @@ class Stepper:
         return MethodType(step, self.optimizer)  # a method: schedules look for what is behind one
 
     def asked(self, closure: Callable[[], Any] | None) -> Any:
-        """Somebody has called `optimizer.step`."""
+        """Answer a call of `optimizer.step`."""
         vars(self.optimizer)["_opt_called"] = True
         self._by_closure = closure is not None
         return self._ask(self._number, closure)
 
     def called(self) -> None:
-        """Marks the optimizer as stepped, for schedules, which warn when they are stepped before it."""
+        """Mark the optimizer as stepped, for schedules, which warn when they are stepped before it."""
         vars(self.optimizer)["_opt_called"] = True
 
     def step(self) -> None:
-        """The optimizer's own."""
+        """Call the optimizer's own step."""
         has = vars(self.optimizer)
         kept = {name: has.pop(name) for name in SCALING if name in has} if not _SCALING.isdisjoint(has) else {}
         self.inside = True
@@ -152,7 +152,7 @@ class Stepper:
         return [*chain.from_iterable(map(_PARAMS, self.optimizer.param_groups))]
 
     def remove(self) -> None:
-        """The optimizer is the user's again."""
+        """Give the optimizer back to the user."""
         self._asking.stepper = None  # for whoever has wrapped it meanwhile
         if vars(self.optimizer).get("step") is self._mine:
             self._restore("step")
@@ -169,7 +169,8 @@ class Stepper:
         self._loading = state
 
     def _after_load(self, optimizer: Optimizer) -> None:
-        """Torch casts what is remembered of a parameter to its type: that of a float32 master stays as it was saved."""
+        """Keep the state of a float32 master as it was saved: torch casts what is remembered of a parameter to its
+        type."""
         state, self._loading = self._loading, {}
         saved = [key for group in state["param_groups"] for key in group["params"]]
         for key, p in zip(saved, self.parameters, strict=True):
@@ -180,7 +181,7 @@ class Stepper:
 
 @contextmanager
 def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
-    """For a step, make learning rates `factor` times as large in all groups that have one. What the optimizer itself
+    """Make learning rates `factor` times as large in all groups that have one, for a step. What the optimizer itself
     sets them to meanwhile stays. Tensors are changed in place: a compiled step, or a captured one, reads them where
     they are."""
     numbers: list[tuple[dict[str, Any], float, Any]] = []
@@ -301,12 +302,12 @@ class _Asking:
 
 
 def _rounded(p: Tensor, value: object) -> bool:
-    """True if this state of a parameter in 16 bits is in 16 bits too."""
+    """Return True if this state of a parameter in 16 bits is in 16 bits too."""
     return isinstance(value, Tensor) and p.dtype in ROUNDED and value.dtype == p.dtype and value.shape == p.shape
 
 
 def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: int) -> list[str]:
-    """Names of trainable parameters of the module that no optimizer has.
+    """Return names of trainable parameters of the module that no optimizer has.
 
     Raises:
         UserError: an optimizer has others' parameters, is given twice, or cannot be stepped by somebody else.

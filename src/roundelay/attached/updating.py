@@ -45,19 +45,20 @@ class VectorPlace(ABC):
 
     @abstractmethod
     def hand_in(self) -> None:
-        """The gradient is there: let the learner have it."""
+        """Hand the gradient to the learner."""
 
     @abstractmethod
     def begin_update(self) -> None:
-        """Under the row's lock: `row` is to be the learner's row as it is."""
+        """Begin an update under the row's lock: `row` is to be the learner's row as it is."""
 
     @abstractmethod
     def end_update(self) -> bool:
-        """Under the row's lock: the learner's row is to be what has become of `row`. True: the snapshot is, too."""
+        """End an update under the row's lock: the learner's row is to be what has become of `row`. True: the snapshot
+        is, too."""
 
     @abstractmethod
     def restore(self) -> None:
-        """Under the row's lock, after an update that failed: the snapshot is to be as the learner's row."""
+        """Make the snapshot equal to the learner's row again, under the row's lock, after an update that failed."""
 
 
 class Here(VectorPlace):
@@ -128,8 +129,8 @@ class RowUpdates:
         self._home, self._row, self._gradient, self._spare = views
 
     def in_place(self, asked: Set[int], mean: Tensor | None, given: Sequence[bool]) -> bool:
-        """Under the row's lock, with a snapshot that is as the row, and at which the module looks: step the snapshot
-        and copy it into the row. False: that would not be the same, and nothing is done.
+        """Step the snapshot and copy it into the row, under the row's lock, where the snapshot is as the row and the
+        module looks at it. False: that would not be the same, and nothing is done.
 
         Args:
             asked: numbers of the optimizers that have been asked to step.
@@ -154,7 +155,7 @@ class RowUpdates:
         return True
 
     def on_row(self, gradient: Tensor, own: bool, given: Sequence[bool], late: Changes | None, asked: Set[int]) -> bool:
-        """Under the row's lock: step the row as it is now. True: and the snapshot is as the row is.
+        """Step the row as it is now, under the row's lock. True: and the snapshot is as the row is.
 
         Args:
             gradient: (P,); `own`: the learner's, where it lies.

@@ -259,8 +259,9 @@ class Watch:
         self._there = list(map(Tensor.data_ptr, self._parameters.all)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
-        """Parameters that look elsewhere at other values, were written to by name, or differ where they are sampled.
-        (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it: `flatten_parameters`.)"""
+        """Return parameters that look elsewhere at other values, were written to by name, or differ where they are
+        sampled. (Recurrent layers on a GPU lay out their weights anew, where a forward asks for it:
+        `flatten_parameters`.)"""
         elsewhere = [number for number, at in enumerate(self._at) if values[number] is not at]
         found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
         if self._vector is self._followed:
@@ -279,7 +280,7 @@ Differences = dict[int, tuple[Tensor, Tensor | None]]
 
 
 def _spread(sizes: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Places in a vector of parameters of these sizes, `SAMPLED` of each at most, and whose they are."""
+    """Return places in a vector of parameters of these sizes, `SAMPLED` of each at most, and whose they are."""
     first, places, owner = 0, [], []
     for number, size in enumerate(sizes):
         count = min(size, SAMPLED)

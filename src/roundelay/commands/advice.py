@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     sub = command("advise", _advise, "rank strategies for a cluster and a model, by predicted seconds to a loss")
     sub.add_argument(
         "cluster", nargs="?", type=Path, check=check_there, help="a virtual cluster, YAML (docs/simulator.md)"

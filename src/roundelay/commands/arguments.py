@@ -26,17 +26,17 @@ def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
 
 
 def count(text: str) -> int:
-    """A whole number of 1 or more."""
+    """Return a whole number of 1 or more."""
     return _whole(text, 1, "a whole number of 1 or more")
 
 
 def whole(text: str) -> int:
-    """A whole number of 0 or more."""
+    """Return a whole number of 0 or more."""
     return _whole(text, 0, "a whole number of 0 or more")
 
 
 def positive(text: str) -> float:
-    """A number above 0; not infinity."""
+    """Return a number above 0; not infinity."""
     value = _number(text)
     if not 0 < value < math.inf:
         raise _refused(text, "a number above 0")
@@ -44,7 +44,7 @@ def positive(text: str) -> float:
 
 
 def non_negative(text: str) -> float:
-    """A number of 0 or more; not infinity."""
+    """Return a number of 0 or more; not infinity."""
     value = _number(text)
     if not 0 <= value < math.inf:
         raise _refused(text, "a number of 0 or more")
@@ -52,7 +52,7 @@ def non_negative(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """A number from 0 to 1."""
+    """Return a number from 0 to 1."""
     value = _number(text)
     if not 0 <= value <= 1:
         raise _refused(text, "a share, from 0 to 1")
@@ -60,14 +60,14 @@ def share(text: str) -> float:
 
 
 def counts(text: str) -> str:
-    """Whole numbers of 1 or more with commas, as `1,4`; the text itself."""
+    """Return whole numbers of 1 or more with commas, as `1,4`; the text itself."""
     for part in text.split(","):
         _whole(part.strip(), 1, "whole numbers of 1 or more with commas, for example 1,4", whole_text=text)
     return text
 
 
 def positives(text: str) -> list[float]:
-    """Numbers above 0 with commas, as `0.01,0.02`."""
+    """Return numbers above 0 with commas, as `0.01,0.02`."""
     values = [_number(part) for part in text.split(",")]
     if not all(0 < value < math.inf for value in values):
         raise _refused(text, "numbers above 0 with commas, for example 0.01,0.02")
@@ -75,7 +75,7 @@ def positives(text: str) -> list[float]:
 
 
 def slowdown(text: str) -> float:
-    """A factor above 1; not infinity."""
+    """Return a factor above 1; not infinity."""
     value = _number(text)
     if not 1 < value < math.inf:
         raise _refused(text, "a factor above 1, for example 3")
@@ -83,7 +83,7 @@ def slowdown(text: str) -> float:
 
 
 def parse_learners(text: str, option: str = "--learners") -> list[int]:
-    """`1,4` is one and four.
+    """Return the numbers of learners: `1,4` is one and four.
 
     Raises:
         UserError: anything but whole numbers with commas.
@@ -98,7 +98,8 @@ _STRAGGLER = re.compile(r"(\d+):(?:(?P<factor>[\d.eE]+)x|\+(?P<seconds>[\d.eE+-]
 
 
 def straggler(text: str) -> str:
-    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient); the text itself."""
+    """Check `1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient); return the text
+    itself."""
     found = _STRAGGLER.fullmatch(text)
     factor, seconds = (_number(found[name] or "1") if found else math.nan for name in ("factor", "seconds"))
     if not (1 <= factor < math.inf and 0 <= seconds < math.inf):

@@ -11,7 +11,7 @@ class Command(Protocol):
     """Adds a command to the command line."""
 
     def __call__(self, name: str, run: object, text: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
-        """`run` is called with the parsed options and returns the exit status, or None for 0; `text` says what it does;
-        `examples` are lines for its help (those of this package stand in examples.py). The reply takes the command's
-        options."""
+        """Add a command: `run` is called with the parsed options and returns the exit status, or None for 0; `text`
+        says what it does; `examples` are lines for its help (those of this package stand in examples.py). The reply
+        takes the command's options."""
         ...

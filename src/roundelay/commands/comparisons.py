@@ -16,7 +16,7 @@ COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
     sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
     sub.add_argument("exp", nargs="+", type=Path, help="run directories")
@@ -180,7 +180,7 @@ def _add_simulate(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_costs(sub: argparse.ArgumentParser) -> None:
-    """Costs of a cluster that is not described by a file, and momentum, which only stability asks for."""
+    """Add the costs of a cluster that is not described by a file, and momentum, which only stability asks for."""
     sub.add_argument(
         "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     _add_doctor(command("doctor", _doctor, "examine this host, or all hosts of a run, and say what to change"))
     _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
 

@@ -10,7 +10,7 @@ from roundelay.terminal import console, print_table, write
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     sub = command("checkpoints", _checkpoints, "list the checkpoints of a run, and which of them are whole")
     sub.add_argument("exp", type=Path, check=_check_exp, help="the run directory")
     sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")

@@ -13,7 +13,7 @@ from roundelay.terminal import complain, console
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     _add_launch(command("launch", _launch, "start a script as the learners of this host, for roundelay.attach"))
     sub = command("replay", _replay, "repeat a recorded training, event by event, bit for bit")
     sub.add_argument(

@@ -32,7 +32,7 @@ WHAT = {
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
     sub.add_argument("what", nargs="?", choices=list(WHAT), help="what to list (default: what can be listed)")
     sub.add_argument("--json", action="store_true", help="the list as JSON, for programs")
@@ -83,14 +83,14 @@ class _Listing:
     json: bool
 
     def table(self, columns: "Sequence[str]", rows: "Sequence[Sequence[str]]") -> None:
-        """Rows of cells."""
+        """Print rows of cells."""
         if self.json:
             write(json_text([dict(zip(columns, row, strict=True)) for row in rows]))
         else:
             print_table(columns, rows, left=len(columns))
 
     def names(self, known: "Mapping[str, tuple[str, list[Option]]]") -> None:
-        """Names with a sentence and options each."""
+        """Print names with a sentence and options each."""
         if self.json:
             told = {name: {"about": about, "options": list(map(asdict, its))} for name, (about, its) in known.items()}
             write(json_text(told))
@@ -101,7 +101,7 @@ class _Listing:
                 console.print(f"    {_option(option)}", markup=False)
 
     def options(self, its: "Sequence[Option]") -> None:
-        """Options alone."""
+        """Print options alone."""
         if self.json:
             write(json_text([asdict(option) for option in its]))
             return

@@ -70,8 +70,8 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_option(word: str) -> bool:
-    """True if argparse takes the text for an option: it begins with a hyphen, and is neither a number, nor text with a
-    blank, nor a hyphen alone."""
+    """Return True if argparse takes the text for an option: it begins with a hyphen, and is neither a number, nor text
+    with a blank, nor a hyphen alone."""
     if not word.startswith("-") or word in ("-", "--") or " " in word:
         return False
     try:

@@ -37,7 +37,7 @@ class Order(Protocol):
     """Example numbers by position. An array is one."""
 
     def __getitem__(self, positions: slice, /) -> Integers:
-        """The examples at these positions, both ends given."""
+        """Return the examples at these positions, both ends given."""
         ...
 
 
@@ -101,11 +101,11 @@ class BlockOrder:
         return len(self._bounds) - 1
 
     def blocks(self, window: int) -> NDArray[np.int32]:
-        """Numbers of a window's blocks, (K,)."""
+        """Return numbers of a window's blocks, (K,)."""
         return self._blocks[self._bounds[window] : self._bounds[window + 1]]
 
     def __getitem__(self, positions: slice, /) -> Integers:
-        """The examples (B,) at these positions."""
+        """Return the examples (B,) at these positions."""
         at, stop = positions.start, positions.stop
         parts = []
         while at < stop:
@@ -118,7 +118,7 @@ class BlockOrder:
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.zeros(0, np.int64)])
 
     def _order_of(self, window: int) -> Order:
-        """A window's own order. Two are kept: minibatches near a boundary are drawn from both by turns."""
+        """Return a window's own order. Two are kept: minibatches near a boundary are drawn from both by turns."""
         if window not in self._arranged:
             for past in self._arranged:
                 self._behind(self.blocks(past))
@@ -149,7 +149,7 @@ class BlockOrder:
 
 
 def block_starts(ends: Integers, block: int = BLOCK_SIZE) -> Integers:
-    """First indivisible stretches of blocks, (K + 1,), and the number of all.
+    """Return the first indivisible stretches of blocks, (K + 1,), and the number of all.
 
     Args:
         ends: (U + 1,) where stretches of examples begin that are not divided, and the last ends.
@@ -160,5 +160,5 @@ def block_starts(ends: Integers, block: int = BLOCK_SIZE) -> Integers:
 
 
 def expand(begins: Integers, sizes: Integers) -> Integers:
-    """begin, begin + 1, ... of every stretch, one after the other."""
+    """Return begin, begin + 1, ... of every stretch, one after the other."""
     return np.repeat(begins - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))

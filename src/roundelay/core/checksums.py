@@ -29,12 +29,12 @@ class Damaged(UserError):
 
 
 def is_file_name(name: object) -> bool:
-    """True if it names something in a folder itself, not above or below it."""
+    """Return True if it names something in a folder itself, not above or below it."""
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & {"/", "\0"}
 
 
 def checksum(data: bytes) -> str:
-    """Checksum of `data` as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
+    """Return the checksum of `data` as it stands in a JSON: `blake2b:` and 32 hexadecimal digits."""
     return f"{_METHOD}:{hashlib.blake2b(data, digest_size=_BYTES).hexdigest()}"
 
 
@@ -53,7 +53,7 @@ def write_checked(path: Path, value: Mapping[str, Any], files: Iterable[str] = (
 def write_checked_with(
     path: Path, value: Mapping[str, Any], sums: Mapping[str, str], *, one_line: bool = False
 ) -> None:
-    """`write_checked` where the checksums of the files are known already."""
+    """Do as `write_checked`, where the checksums of the files are known already."""
     whole = with_checksums(value, sums)
     write_text(path, json_line(whole) + "\n" if one_line else json_text(whole))
 
@@ -65,7 +65,7 @@ def with_checksums(value: Mapping[str, Any], sums: Mapping[str, str] = MappingPr
 
 
 def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[str, Any]:
-    """The content of a JSON written by `write_checked`, without its checksums.
+    """Return the content of a JSON written by `write_checked`, without its checksums.
 
     Args:
         remedy: a sentence that says how the files are made again; it ends the message of `Damaged`.
@@ -82,7 +82,8 @@ def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[st
 
 
 def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
-    """The content of a JSON, held to its own checksum, and the checksums of other files, by name; both may be missing.
+    """Return the content of a JSON, held to its own checksum, and the checksums of other files, by name; both may be
+    missing.
 
     Raises:
         Damaged: it is not what was written.
@@ -151,5 +152,5 @@ def verify(folder: Path) -> Iterator[FileCheck]:
 
 
 def _own(value: Mapping[str, Any]) -> str:
-    """The checksum of a JSON's content: of a text that does not depend on layout and order."""
+    """Return the checksum of a JSON's content: of a text that does not depend on layout and order."""
     return checksum(json.dumps(value, sort_keys=True).encode())

@@ -53,8 +53,8 @@ class Codec(ABC):
 
     @abstractmethod
     def bytes_of(self, elements: int) -> int:
-        """Exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks' sizes, that
-        of a whole chunk is a multiple of 8, and none is more than 4 above that of FP32."""
+        """Return the exact size of a coded vector of so many elements. The size of a vector is the sum of its chunks'
+        sizes, that of a whole chunk is a multiple of 8, and none is more than 4 above that of FP32."""
 
     @abstractmethod
     def encode(self, x: Tensor, coded: Tensor) -> None:
@@ -85,7 +85,7 @@ class Codec(ABC):
             error.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def send(self, x: Tensor, error: Tensor | None, arrived: Tensor) -> None:
-        """`arrived` (P,) becomes what the receiver gets of `x` (P,), chunk by chunk, as if it had travelled; `error`
+        """Write to `arrived` (P,) what the receiver gets of `x` (P,), chunk by chunk, as if it had travelled; `error`
         (P,), where there is one, becomes the new rest."""
         room = torch.empty(self._numbers(min(len(x), CHUNK)), dtype=self.form, device=x.device)
         for part in chunks(len(x)):
@@ -93,12 +93,12 @@ class Codec(ABC):
             self.remember(x[part], None if error is None else error[part], coded, arrived[part])
 
     def parts(self, coded: Tensor, elements: int) -> list[Tensor]:
-        """The chunks, (B,) of type `form`, of a vector of so many elements that is coded in the bytes `coded`, uint8,
-        as views of them."""
+        """Return the chunks, (B,) of type `form`, of a vector of so many elements that is coded in the bytes `coded`,
+        uint8, as views of them."""
         return list(torch.split(coded[: self.bytes_of(elements)].view(self.form), self._numbers(CHUNK)))
 
     def _numbers(self, elements: int) -> int:
-        """B, of so many elements."""
+        """Return B, of so many elements."""
         return self.bytes_of(elements) // self.form.itemsize
 
 

@@ -19,7 +19,7 @@ CHOICES = "one of"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file.
+    """Return the mapping in a YAML file.
 
     Raises:
         UserError: no such file, not YAML (names line and column), or not a mapping.
@@ -55,9 +55,9 @@ def override(mapping: dict[str, Any], assignment: str) -> None:
 
 
 def build(cls: type[C], value: object, where: str = "") -> C:
-    """An instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections. Where a field
-    may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`; a word in
-    place of the section is that field.
+    """Return an instance of dataclass `cls` from a mapping; fields that are dataclasses are built from sections. Where
+    a field may be one of several (A | B), their first field, of the same name in all, says which: `rule: anneal`; a
+    word in place of the section is that field.
 
     Raises:
         UserError: an unknown key (with the nearest known one), a missing key, or a value of the wrong type.
@@ -84,12 +84,12 @@ def build(cls: type[C], value: object, where: str = "") -> C:
 
 
 def one_of(names: Iterable[str], default: str) -> Any:
-    """The field of a word that is one of `names`: of what there is in a registry, which a type cannot list."""
+    """Return the field of a word that is one of `names`: of what there is in a registry, which a type cannot list."""
     return dataclasses.field(default=default, metadata={CHOICES: tuple(names)})
 
 
 def plain(value: object) -> Any:
-    """The inverse of `build`: mappings, lists and scalars only, ready for YAML or JSON."""
+    """Return mappings, lists and scalars only, ready for YAML or JSON: the inverse of `build`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in in_order(type(value)) if field.init}
     if isinstance(value, Mapping):
@@ -100,7 +100,7 @@ def plain(value: object) -> Any:
 
 
 def in_order(cls: type[Any]) -> list[dataclasses.Field[Any]]:
-    """Fields of a dataclass as people read them: its own, then the keyword-only ones of its bases."""
+    """Return fields of a dataclass as people read them: its own, then the keyword-only ones of its bases."""
     own = vars(cls).get("__annotations__", {})
     return sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only) and field.name not in own)
 
@@ -152,8 +152,9 @@ def _of_several(kinds: tuple[Any, ...], value: object, where: str) -> Any:
 
 
 def _build_one_of(kinds: list[Any], value: object, where: str) -> Any:
-    """A section that may be one of several dataclasses: the first field of each, of the same name in all, is the tag
-    that tells them apart. The first class whose tag may have that value is built; without a tag, the first class."""
+    """Return a section that may be one of several dataclasses: the first field of each, of the same name in all, is
+    the tag that tells them apart. The first class whose tag may have that value is built; without a tag, the first
+    class."""
     tag = dataclasses.fields(kinds[0])[0].name
     if isinstance(value, str):
         value = {tag: value}

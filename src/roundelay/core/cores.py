@@ -17,7 +17,7 @@ class Quota:
     """A file, of the second or the first version of control groups, that says how much has been used."""
 
     def used_seconds(self) -> float:
-        """Summed over cores, since the group was made.
+        """Return seconds summed over cores, since the group was made.
 
         Raises:
             OSError, ValueError: the file says nothing.
@@ -30,7 +30,7 @@ class Quota:
 
 
 def quota(root: Path = Path("/")) -> Quota | None:
-    """The tightest of this process's control group and those around it; None: no limit.
+    """Return the tightest of this process's control group and those around it; None: no limit.
 
     Args:
         root: of the file system, for tests.
@@ -50,14 +50,14 @@ def quota(root: Path = Path("/")) -> Quota | None:
 
 
 def cores() -> int:
-    """Number of cores this process may keep busy; at least one."""
+    """Return the number of cores this process may keep busy; at least one."""
     granted = quota()
     may_run_on = len(os.sched_getaffinity(0))
     return may_run_on if granted is None else max(1, min(may_run_on, int(granted.cores)))
 
 
 def _around(mount: Path, path: str) -> list[Path]:
-    """The folders of a group and of those around it; of groups outside the container there are none."""
+    """Return the folders of a group and of those around it; of groups outside the container there are none."""
     inner = [part for part in path.split("/") if part and part != ".."]
     return [mount.joinpath(*inner[:depth]) for depth in range(len(inner) + 1)]
 

@@ -199,7 +199,7 @@ class Handle(Generic[R_co]):
         self.pending: Any = None  # belongs to the runtime
 
     def finish(self, reply: Any) -> None:
-        """The runtime's call when the effect is complete."""
+        """Finish the effect; the runtime calls this when it is complete."""
         self.done, self.reply = True, reply
 
 

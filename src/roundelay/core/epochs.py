@@ -58,7 +58,7 @@ class EpochPlan:
     among: tuple[int, ...] = ()
 
     def for_living(self, living: Sequence[int]) -> "EpochPlan":
-        """The same epoch with its rounds cut for the `living` alone, by rank."""
+        """Return the same epoch with its rounds cut for the `living` alone, by rank."""
         return replace(self, among=() if len(living) == self.learners else tuple(living))
 
     @property
@@ -72,7 +72,7 @@ class EpochPlan:
         return self.rounds * self.learners
 
     def piece(self, index: int) -> Minibatch:
-        """Minibatch number `index` = round * learners + rank."""
+        """Return minibatch number `index` = round * learners + rank."""
         round_, rank = divmod(index, self.learners)
         if self.shares:
             return self._piece_of_share(index, round_, rank)
@@ -82,7 +82,7 @@ class EpochPlan:
         return Minibatch(epoch=self.epoch, index=index, start=low + start, stop=low + stop)
 
     def _part(self, rank: int, first: int, learners: int, size: int) -> tuple[int, int]:
-        """The part of learner `rank` in `size` examples, which so many learners from rank `first` on share."""
+        """Return the part of learner `rank` in `size` examples, which so many learners from rank `first` on share."""
         place, places = rank - first, learners
         if self.among:
             there = [other for other in self.among if first <= other < first + learners]
@@ -100,7 +100,8 @@ class EpochPlan:
         return Minibatch(epoch=self.epoch, index=index, start=begin + low + start, stop=begin + low + stop)
 
     def examples_of(self, ranks: Sequence[int], first: int, end: int) -> int:
-        """Number of examples that learners `ranks` draw in rounds `first` up to `end`, where all draw by round."""
+        """Return number of examples that learners `ranks` draw in rounds `first` up to `end`, where all draw by
+        round."""
         return sum(self.piece(r * self.learners + rank).frames for r in range(first, end) for rank in ranks)
 
     def examples_between(self, first: int, end: int) -> int:
@@ -120,7 +121,8 @@ class EpochPlan:
         return [range(end - share.learners, end) for share, end in zip(self.shares, ends, strict=True)]
 
     def share(self, rank: int) -> tuple[Share, int, int]:
-        """The share that learner `rank` draws from, its rank among those who do, and the share's first position."""
+        """Return the share that learner `rank` draws from, its rank among those who do, and the share's first
+        position."""
         begin = 0
         for share in self.shares:
             if rank < share.learners:
@@ -129,7 +131,7 @@ class EpochPlan:
         raise ValueError(f"{rank} learners more than shares are for")
 
     def own(self, batch: Minibatch) -> tuple["EpochPlan", int]:
-        """The plan of the order that a minibatch is drawn from, and the first position of that order."""
+        """Return the plan of the order that a minibatch is drawn from, and the first position of that order."""
         if not self.shares:
             return self, 0
         share, _, begin = self.share(batch.index % self.learners)
@@ -137,7 +139,7 @@ class EpochPlan:
         return EpochPlan(self.epoch, share.examples, minibatch, share.learners, self.seed, shards=share.shards), begin
 
     def division(self, shards: Sequence[int]) -> str:
-        """The shares in words, and which shards nobody has; "" where all is drawn from one order.
+        """Return the shares in words, and which shards nobody has; "" where all is drawn from one order.
 
         Args:
             shards: examples in every shard, -1 where it is not here; none: the examples are not in shards.
@@ -155,18 +157,18 @@ class EpochPlan:
         return "; ".join(said)
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, for JSON."""
+        """Return its fields, for JSON."""
         return {name: value for name, value in asdict(self).items() if name not in OPTIONAL or value}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "EpochPlan":
-        """The inverse of `to_json`."""
+        """Return the story of this JSON: the inverse of `to_json`."""
         shares = [Share(**{**one, "shards": tuple(one["shards"])}) for one in value.get("shares", ())]
         lists = {name: tuple(value.get(name, ())) for name in OPTIONAL}
         return cls(**{**value, **lists, "shares": tuple(shares)})
 
     def order(self) -> NDArray[np.int64]:
-        """The shuffled example numbers, (examples,)."""
+        """Return the shuffled example numbers, (examples,)."""
         return stream(self.seed, "order", self.epoch).permutation(self.examples)
 
 

@@ -49,7 +49,7 @@ def _missing_of(extra: str) -> list[str]:
 
 
 def load(module: str, extra: str, who: str) -> Any:
-    """A module of a package that comes with `extra`.
+    """Return a module of a package that comes with `extra`.
 
     Raises:
         UserError: it is not installed; says for whom, and how to install it.

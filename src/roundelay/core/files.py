@@ -82,8 +82,8 @@ MOST_TEXT = 1 << 30
 
 
 def read_text(path: Path, needed: str, most: int = MOST_TEXT) -> str:
-    """UTF-8 text, plain or packed with gzip, without a byte order mark; `needed` says what is missing where the file
-    is. No more than `most` bytes are read or unpacked.
+    """Return UTF-8 text, plain or packed with gzip, without a byte order mark; `needed` says what is missing where the
+    file is. No more than `most` bytes are read or unpacked.
 
     Raises:
         UserError: the file is missing, unreadable, damaged, too large, or no UTF-8 (names the line).
@@ -103,7 +103,7 @@ def read_text(path: Path, needed: str, most: int = MOST_TEXT) -> str:
 
 
 def read_packed(path: Path, most: int) -> bytes:
-    """The bytes of a file, unpacked if it is packed with gzip; never more than `most` of them are in memory.
+    """Return the bytes of a file, unpacked if it is packed with gzip; never more than `most` of them are in memory.
 
     Raises:
         UserError: there are more.
@@ -120,7 +120,7 @@ def read_packed(path: Path, most: int) -> bytes:
 
 
 def not_utf8(data: bytes, error: UnicodeDecodeError) -> str:
-    """`LINE: ...`, what to say of bytes that are no UTF-8 text: where, and what they may be."""
+    """Return `LINE: ...`, what to say of bytes that are no UTF-8 text: where, and what they may be."""
     line = data.count(b"\n", 0, error.start) + 1
     if what := _kind_of(data):
         return f"1: {what}"
@@ -186,7 +186,8 @@ def refuse_ours(out: Path) -> None:
 
 
 def unwritable(path: Path, error: OSError) -> UserError:
-    """An error that says which file could not be written, why, and what to do; `DiskFull` where room is missing."""
+    """Return an error that says which file could not be written, why, and what to do; `DiskFull` where room is
+    missing."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(
             f"{path}: the disk is full. Nothing already written is lost: free some space and run the same command "
@@ -202,7 +203,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def finite(value: object) -> object:
-    """`value` with None in the place of every float that is NaN or infinite: JSON has neither."""
+    """Return `value` with None in the place of every float that is NaN or infinite: JSON has neither."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -213,12 +214,12 @@ def finite(value: object) -> object:
 
 
 def json_line(value: object) -> str:
-    """`value` as one line of standard JSON, in ASCII; a NaN or an infinity is written as null."""
+    """Return `value` as one line of standard JSON, in ASCII; a NaN or an infinity is written as null."""
     return json.dumps(finite(value), separators=(",", ":"), allow_nan=False)
 
 
 def json_text(value: object) -> str:
-    """`value` as indented standard JSON; a NaN or an infinity is written as null."""
+    """Return `value` as indented standard JSON; a NaN or an infinity is written as null."""
     return json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

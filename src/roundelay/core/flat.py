@@ -24,7 +24,7 @@ class VectorFragment:
     of: int = 1
 
     def within(self, size: int) -> slice:
-        """Its elements in a vector of `size`; there may be none in one of fewer elements than parts."""
+        """Return its elements in a vector of `size`; there may be none in one of fewer elements than parts."""
         return slice(size * self.number // self.of, size * (self.number + 1) // self.of)
 
 
@@ -33,38 +33,39 @@ WHOLE = VectorFragment()
 
 
 def chunks(size: int, part: int = 0, parts: int = 1) -> Iterator[slice]:
-    """The chunks of a vector of `size` elements that fall to `part` of `parts` (contiguous runs of whole chunks)."""
+    """Yield the chunks of a vector of `size` elements that fall to `part` of `parts` (contiguous runs of whole
+    chunks)."""
     count = -(-size // CHUNK)
     for number in range(count * part // parts, count * (part + 1) // parts):
         yield slice(number * CHUNK, min(size, (number + 1) * CHUNK))
 
 
 def slices(vector: Tensor) -> list[Tensor]:
-    """A vector's chunks, as views of it; on an accelerator all of it is one, since launching a kernel there costs more
-    than a cache saves."""
+    """Return a vector's chunks, as views of it; on an accelerator all of it is one, since launching a kernel there
+    costs more than a cache saves."""
     if vector.device.type != "cpu" or 0 < vector.numel() <= CHUNK:  # views of short ones are most of a small step
         return [vector]
     return [vector[part] for part in chunks(vector.numel())]
 
 
 def parameter_count(module: nn.Module) -> int:
-    """P: trainable parameters."""
+    """Return P: the number of trainable parameters."""
     return sum(p.numel() for p in module.parameters())
 
 
 def flatten(module: nn.Module) -> Tensor:
-    """A copy of all parameters as one (P,) float32 vector, in `module.parameters()` order."""
+    """Return a copy of all parameters as one (P,) float32 vector, in `module.parameters()` order."""
     with torch.no_grad():
         return torch.cat([p.detach().reshape(-1).float() for p in module.parameters()])
 
 
 def pieces(module: nn.Module, vector: Tensor) -> list[Tensor]:
-    """Views of `vector` (P,), one with the shape of each parameter."""
+    """Return views of `vector` (P,), one with the shape of each parameter."""
     return shaped(vector, [p.shape for p in module.parameters()])
 
 
 def shaped(vector: Tensor, shapes: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Views of `vector` (P,) that lie one after another in it, one of each shape."""
+    """Return views of `vector` (P,) that lie one after another in it, one of each shape."""
     sizes = [math.prod(shape) for shape in shapes]
     if sum(sizes) != vector.numel():
         raise ValueError(f"the parameters have {sum(sizes)} elements, the vector {vector.numel()}")

@@ -73,26 +73,26 @@ class Live:
     steps: int = 0  # of such a session, of all learners
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Live":
-        """The inverse of `to_json`; unknown keys are ignored."""
+        """Return the results of this JSON: the inverse of `to_json`; unknown keys are ignored."""
         fields = known(cls, value)
         fields["lost"] = [LostSeen(**known(LostSeen, one)) for one in value.get("lost", ())]
         fields["hosts"] = [HostSeen(**known(HostSeen, one)) for one in value.get("hosts", ())]
         return cls(**fields)
 
     def process_lives(self) -> bool | None:
-        """True if the process that wrote this lives; None on another host, which cannot tell."""
+        """Return True if the process that wrote this lives; None on another host, which cannot tell."""
         if self.host != platform.node():
             return None
         return started_at(self.process) == self.started
 
 
 def read_live(exp: Path) -> Live | None:
-    """The present state that a run directory records; None if it has none.
+    """Return the present state that a run directory records; None if it has none.
 
     Raises:
         UserError: the file is damaged.
@@ -131,5 +131,5 @@ def started_at(process: int) -> int:
 
 
 def whoami() -> dict[str, Any]:
-    """The fields of `Live` that name the process which writes it."""
+    """Return the fields of `Live` that name the process which writes it."""
     return {"host": platform.node(), "process": os.getpid(), "started": started_at(os.getpid())}

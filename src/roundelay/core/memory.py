@@ -4,7 +4,7 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> float:
-    """Bytes that could be had now; infinity where the system does not say.
+    """Return bytes that could be had now; infinity where the system does not say.
 
     Args:
         root: of the file system, for tests.

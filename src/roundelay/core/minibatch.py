@@ -24,11 +24,11 @@ class MinibatchSize:
         return PER_LEARNER if self.per_learner else TOTAL
 
     def a_round(self, learners: int) -> int:
-        """Number of a round, over all learners."""
+        """Return number of a round, over all learners."""
         return self.number * learners if self.per_learner else self.number
 
     def frames(self, learners: int, examples: int, sequences: int | None, kind: str = "frames") -> int:
-        """Frames of a round, of a training set of so many `examples` (frames) in `sequences`, where it has any.
+        """Return frames of a round, of a training set of so many `examples` (frames) in `sequences`, where it has any.
 
         Sequences stand for the frames that so many have on average: rounds have equally many frames in either unit.
 
@@ -54,12 +54,12 @@ class MinibatchSize:
         return wanted
 
     def recorded(self, learners: int) -> dict[str, Any]:
-        """Fields of the records of a run that say it, beside the frames."""
+        """Return fields of the records of a run that say it, beside the frames."""
         sequences = self.a_round(learners) if self.unit == "sequences" else None
         return {"minibatch_per_learner": self.per_learner, "minibatch_sequences": sequences}
 
     def text(self, learners: int) -> str:
-        """Words such as `1,024 frames a learner (4,096 a round)`."""
+        """Return words such as `1,024 frames a learner (4,096 a round)`."""
         if self.per_learner:
             return f"{self.number:,} {self.unit} a learner ({self.a_round(learners):,} a round)"
         return f"{self.number:,} {self.unit} a round ({self.number // learners:,} a learner)"
@@ -82,7 +82,8 @@ class MinibatchRecord(Protocol):
 
 
 def recorded_text(record: MinibatchRecord) -> str:
-    """Size of a minibatch as a run was given it, in words. Where examples are sequences, they have no frames."""
+    """Return the size of a minibatch as a run was given it, in words. Where examples are sequences, they have no
+    frames."""
     number = record.minibatch_sequences or record.minibatch_frames
     unit: Unit = "sequences" if record.minibatch_sequences else "frames"
     one = number // record.learners if record.minibatch_per_learner else number

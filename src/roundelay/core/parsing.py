@@ -12,7 +12,7 @@ import yaml
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON document.
+    """Return the value of a JSON document.
 
     Raises:
         ValueError: it is not JSON, not UTF-8, or nested too deeply; says where, if the parser does.
@@ -24,7 +24,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML document of plain values.
+    """Return the value of a YAML document of plain values.
 
     Raises:
         ValueError: it is not YAML, or nested too deeply; says where, if the parser does.

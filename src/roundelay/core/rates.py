@@ -17,6 +17,6 @@ class Warmup:
     done: int = 0  # rounds of the epochs before this one
 
     def factor(self, round_: int) -> float:
-        """Factor at a round of this epoch, from 0."""
+        """Return the factor at a round of this epoch, from 0."""
         share = (self.done + round_) / self.rounds
         return 1.0 if share >= 1 else self.start + (1 - self.start) * share

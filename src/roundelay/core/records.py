@@ -274,7 +274,7 @@ those of the training since are dropped, for it is trained again."""
 
 
 def kind_of(record: Record | type[Record]) -> str:
-    """`CheckpointWritten` -> `checkpoint_written`."""
+    """Return `CheckpointWritten` -> `checkpoint_written`."""
     cls = record if isinstance(record, type) else type(record)
     return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
@@ -307,7 +307,7 @@ def _sum_fault(line: bytes) -> str:
 
 
 def from_mapping(value: Mapping[str, Any]) -> Record | None:
-    """The record a mapping describes; None for a kind this version does not know (written by a newer one)."""
+    """Return the record a mapping describes; None for a kind this version does not know (written by a newer one)."""
     cls = BY_KIND.get(str(value.get("kind")))
     if cls is None:
         return None
@@ -320,7 +320,7 @@ def _hints(cls: type) -> Mapping[str, Any]:
 
 
 def known(cls: type, value: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of dataclass `cls` that `value` has; null is NaN where the field must be a number."""
+    """Return the fields of dataclass `cls` that `value` has; null is NaN where the field must be a number."""
     hints = _hints(cls)
     names = [field.name for field in dataclasses.fields(cls)]
     return {name: _number(value[name], hints[name]) for name in names if name in value}
@@ -338,7 +338,7 @@ def _number(value: Any, hint: Any) -> Any:
 
 
 def read_events(path: Path) -> list[Record]:
-    """All records of an `events.jsonl`.
+    """Return all records of an `events.jsonl`.
 
     A last line cut short by a kill is dropped; the run that wrote it repeats that segment on resume.
 
@@ -426,7 +426,7 @@ def _fits(value: object, hint: Any) -> bool:
 
 
 def of_kind(records: Iterable[Record], cls: type[R]) -> list[R]:
-    """The records of one kind, in order."""
+    """Return the records of one kind, in order."""
     return [record for record in records if isinstance(record, cls)]
 
 
@@ -446,7 +446,7 @@ class WordErrors:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "WordErrors":
-        """The record in a mapping with the key `del`; unknown keys are ignored."""
+        """Return the record in a mapping with the key `del`; unknown keys are ignored."""
         fields = known(cls, {("del_" if key == "del" else key): item for key, item in value.items()})
         parts = fields.get("subsets", {})
         return cls(**fields | {"subsets": {name: cls.from_json(part) for name, part in parts.items()}})
@@ -497,7 +497,7 @@ class Results:
     wer: dict[str, WordErrors] = field(default_factory=dict)  # by split; filled by decode and score
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping; the key `del_` is written `del`."""
+        """Return a plain mapping; the key `del_` is written `del`."""
         value = dataclasses.asdict(self)
         for errors in value["wer"].values():
             _call_deletions_del(errors)
@@ -505,7 +505,7 @@ class Results:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Results":
-        """The inverse of `to_json`; unknown keys are ignored."""
+        """Return the results of this JSON: the inverse of `to_json`; unknown keys are ignored."""
         fields = known(cls, value)
         fields["wer"] = {split: WordErrors.from_json(errors) for split, errors in value.get("wer", {}).items()}
         return cls(**fields)

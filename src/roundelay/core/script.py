@@ -19,7 +19,7 @@ def is_script(text: str) -> bool:
 
 @contextmanager
 def without_script() -> Iterator[None]:
-    """Meanwhile, processes that are started do not import the script."""
+    """Start processes that do not import the script, until the end of the `with`."""
     main = sys.modules["__main__"]
     missing = object()
     before = {name: vars(main).get(name, missing) for name in ("__file__", "__spec__")}
@@ -36,8 +36,8 @@ def without_script() -> Iterator[None]:
 
 
 def of_the_script(value: object) -> bool:
-    """True if a process needs the script to unpickle `value`. What cannot be pickled counts as the script's own: its
-    sender will say why."""
+    """Return True if a process needs the script to unpickle `value`. What cannot be pickled counts as the script's own:
+    its sender will say why."""
     try:
         return b"__main__" in pickle.dumps(value)
     except Exception:

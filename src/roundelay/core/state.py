@@ -128,16 +128,16 @@ class Me(Protocol):
         ...
 
     def share_after_reset(self, steps: int) -> float:
-        """Distance of `steps` steps after `reset_momentum`, as a share of the distance without it, under a constant
-        gradient."""
+        """Return distance of `steps` steps after `reset_momentum`, as a share of the distance without it, under a
+        constant gradient."""
         ...
 
     def snapshot(self) -> Snapshot:
-        """A copy of the row. Valid until the next snapshot."""
+        """Return a copy of the row. Valid until the next snapshot."""
         ...
 
     def step(self, gradient: Gradient) -> None:
-        """One local optimizer update of the row as it is now."""
+        """Take one step of the local optimizer on the row as it is now."""
         ...
 
     def replace(self, vector: Tensor) -> None:

@@ -12,7 +12,7 @@ from roundelay.core.parsing import parse_yaml
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean X?` for the nearest of the known words; empty where none is near."""
+    """Return ` Did you mean X?` for the nearest of the known words; empty where none is near."""
     near = difflib.get_close_matches(word, [*known], 1)
     return f" Did you mean {near[0]}?" if near else ""
 

@@ -12,11 +12,12 @@ Key = int | str
 
 
 def stream_seed(seed: int, *keys: Key) -> int:
-    """A 63-bit seed that depends on all keys and on nothing else (not on PYTHONHASHSEED, platform or version)."""
+    """Return a 63-bit seed that depends on all keys and on nothing else (not on PYTHONHASHSEED, platform or
+    version)."""
     text = "\x1f".join([str(seed), *(f"{type(key).__name__}:{key}" for key in keys)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
 
 
 def stream(seed: int, *keys: Key) -> np.random.Generator:
-    """An independent generator for this key."""
+    """Return an independent generator for this key."""
     return np.random.Generator(np.random.Philox(stream_seed(seed, *keys)))

@@ -14,18 +14,18 @@ from roundelay.core.streams import stream
 
 
 def ring_neighbours(order: Sequence[int], rank: int) -> tuple[int, int]:
-    """(left, right) of `rank` on the ring that visits `order`; with two learners both are the other one."""
+    """Return (left, right) of `rank` on the ring that visits `order`; with two learners both are the other one."""
     position = list(order).index(rank)
     return order[position - 1], order[(position + 1) % len(order)]
 
 
 def fixed_ring(learners: int) -> tuple[int, ...]:
-    """0, 1, ..., L-1 and back to 0."""
+    """Return 0, 1, ..., L-1 and back to 0."""
     return tuple(range(learners))
 
 
 def random_ring(learners: int, seed: int, round_: int) -> tuple[int, ...]:
-    """The ring relabelled by the permutation of round `round_`: the same for every learner that asks.
+    """Return the ring relabelled by the permutation of round `round_`: the same for every learner that asks.
 
     Zhang et al. 2020 relabel the ring in every iteration to open the spectral gap of the mixing matrix; learners that
     ask with their own step number need no agreement beyond the seed.
@@ -35,7 +35,7 @@ def random_ring(learners: int, seed: int, round_: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=256)  # a thousand learners ask for nearly the same rounds
 def random_ring_neighbours(learners: int, seed: int, round_: int) -> tuple[tuple[int, int], ...]:
-    """(left, right) of every learner on `random_ring`, by rank."""
+    """Return (left, right) of every learner on `random_ring`, by rank."""
     order = random_ring(learners, seed, round_)
     found = [(0, 0)] * learners
     for position, rank in enumerate(order):
@@ -44,13 +44,13 @@ def random_ring_neighbours(learners: int, seed: int, round_: int) -> tuple[tuple
 
 
 def doublings(learners: int) -> tuple[int, ...]:
-    """1, 2, 4, ... below L: the distances of an exponential graph; (0,) for one learner."""
+    """Return 1, 2, 4, ... below L: the distances of an exponential graph; (0,) for one learner."""
     return tuple(1 << k for k in range((learners - 1).bit_length())) or (0,)
 
 
 def ring_matrix(learners: int) -> NDArray[np.float64]:
-    """The circulant mixing matrix of the ring, (L, L): one third for oneself and for each neighbour. Two learners have
-    one neighbour, and average."""
+    """Return the circulant mixing matrix of the ring, (L, L): one third for oneself and for each neighbour. Two
+    learners have one neighbour, and average."""
     matrix = np.zeros((learners, learners))
     for rank in range(learners):
         around = {rank, *ring_neighbours(fixed_ring(learners), rank)}
@@ -59,7 +59,7 @@ def ring_matrix(learners: int) -> NDArray[np.float64]:
 
 
 def second_eigenvalue(matrix: NDArray[np.float64]) -> float:
-    """Largest |eigenvalue| of a symmetric mixing matrix on vectors orthogonal to (1, ..., 1).
+    """Return largest |eigenvalue| of a symmetric mixing matrix on vectors orthogonal to (1, ..., 1).
 
     One application shrinks the distance from consensus at least by this factor; 1 minus it is the spectral gap.
     """
@@ -72,22 +72,23 @@ Weights = tuple[tuple[int, float], ...]
 
 
 def sparse_row(matrix: NDArray[np.float64], rank: int) -> Weights:
-    """Row `rank` of a mixing matrix."""
+    """Return row `rank` of a mixing matrix."""
     return tuple((int(other), float(matrix[rank, other])) for other in np.flatnonzero(matrix[rank]))
 
 
 def readers(matrix: NDArray[np.float64], rank: int) -> tuple[int, ...]:
-    """The others whose rows have a weight for `rank`."""
+    """Return the others whose rows have a weight for `rank`."""
     return tuple(int(other) for other in np.flatnonzero(matrix[:, rank]) if other != rank)
 
 
 def complete_matrix(learners: int) -> NDArray[np.float64]:
-    """Everybody's mean, (L, L)."""
+    """Return the matrix of the mean of all, (L, L)."""
     return np.full((learners, learners), 1 / learners)
 
 
 def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
-    """Half oneself, half the one learner 1, 2, 4, ... places ahead, by turns, (L, L): directed, doubly stochastic.
+    """Return the matrix that gives half to oneself and half to the one learner 1, 2, 4, ... places ahead, by turns, (L,
+    L): directed, doubly stochastic.
 
     When L is a power of two, log2 L rounds in a row are exactly one mean of everybody.
     """
@@ -96,14 +97,14 @@ def one_peer_matrix(learners: int, round_: int) -> NDArray[np.float64]:
 
 
 def relabelled(matrix: NDArray[np.float64], order: Sequence[int]) -> NDArray[np.float64]:
-    """The matrix for learners renamed by the permutation `order`: place i is taken by learner order[i]."""
+    """Return the matrix for learners renamed by the permutation `order`: place i is taken by learner order[i]."""
     found = np.empty_like(matrix)
     found[np.ix_(order, order)] = matrix
     return found
 
 
 def metropolis_matrix(learners: int, edges: Iterable[Sequence[int]]) -> NDArray[np.float64]:
-    """Symmetric, doubly stochastic weights for any undirected graph (Metropolis and Hastings), (L, L):
+    """Return symmetric, doubly stochastic weights for any undirected graph (Metropolis and Hastings), (L, L):
 
     1 / (1 + max(degree i, degree j)) for an edge, the rest for oneself. On a ring of three or more: one third each.
     """
@@ -116,7 +117,7 @@ def metropolis_matrix(learners: int, edges: Iterable[Sequence[int]]) -> NDArray[
 
 
 def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
-    """True if every node can reach every other."""
+    """Return True if every node can reach every other."""
     reached = {0}
     links = [set(edge) for edge in edges]
     while grown := {rank for link in links if link & reached for rank in link} - reached:
@@ -125,8 +126,8 @@ def connected(learners: int, edges: Iterable[Sequence[int]]) -> bool:
 
 
 def without(gone: Iterable[int], edges: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
-    """Undirected edges of those who are left, in order: whoever was a neighbour of one who is gone is linked to the
-    next of its neighbours by number, so that a connected graph stays connected."""
+    """Return undirected edges of those who are left, in order: a neighbour of one who is gone is linked to the next of
+    its neighbours by number, so that a connected graph stays connected."""
     links = {(min(edge), max(edge)) for edge in edges}
     for node in sorted(gone):
         around = sorted({rank for link in links if node in link for rank in link} - {node})

@@ -350,7 +350,8 @@ class RoundelayStrategy(SingleDeviceStrategy):
         return states | ({"cuda": torch.cuda.get_rng_state(device)} if device.type == "cuda" else {})
 
     def _restore_random(self) -> None:
-        """Before the first batch after a resume: whatever Lightning has drawn until then does not count."""
+        """Restore random numbers before the first batch after a resume: what Lightning has drawn until then does not
+        count."""
         states, self._random = self._random, {}
         if states:
             torch.set_rng_state(states["cpu"])

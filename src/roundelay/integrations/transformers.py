@@ -200,7 +200,7 @@ class RoundelayCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, *, logs: Any, **_: Any
     ) -> None:
-        """After a loss has been logged, which is the mean of this learner's steps, count those of all."""
+        """Count the losses of all learners, after a loss has been logged, which is the mean of this learner's steps."""
         if "loss" in logs:
             self._logged = state.global_step
             if self._holding is not None:
@@ -256,7 +256,7 @@ class RoundelayCallback(TrainerCallback):
         return self._all_steps() - self._before
 
     def _stepped(self, state: TrainerState, scheduler: Any) -> int:
-        """After a step: move the schedule; return the number of steps of all learners, within this epoch."""
+        """Move the schedule after a step; return the number of steps of all learners, within this epoch."""
         here = self._begun_ahead + self._counted()
         within = min(here, self._in_epoch_steps)
         clock: int = min(self._epoch * self._in_epoch_steps + within, self._total)

@@ -55,7 +55,7 @@ class Learner(ABC):
 
     @abstractmethod
     def initial(self) -> Tensor:
-        """The starting point, (P,) float32; the same on every call and in every process."""
+        """Return the starting point, (P,) float32; the same on every call and in every process."""
 
     @abstractmethod
     def gradient(
@@ -81,7 +81,7 @@ class Learner(ABC):
         return False
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
-        """`gradient` at every row of `x` (B, P), each over its own minibatch, into the rows of `out` (B, P).
+        """Return `gradient` at every row of `x` (B, P), each over its own minibatch, into the rows of `out` (B, P).
 
         Equal to one after another up to rounding, and to the bit between two equal calls.
         """
@@ -89,7 +89,7 @@ class Learner(ABC):
 
     @abstractmethod
     def evaluate(self, x: Tensor, split: str) -> Statistics:
-        """Loss and accuracy at `x` (P,) on the examples of `split`.
+        """Return loss and accuracy at `x` (P,) on the examples of `split`.
 
         Raises:
             Stopped: `stop` said so.
@@ -114,7 +114,7 @@ class Task(ABC):
         return False
 
     def begun_as(self, common: Sequence[float]) -> "Task":
-        """The same task with these numbers in the place of those that `build` would measure here.
+        """Return the same task with these numbers in the place of those that `build` would measure here.
 
         Raises:
             ValueError: it has no such numbers.

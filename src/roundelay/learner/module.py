@@ -32,15 +32,15 @@ class Examples(Protocol):
     """Training and held-out examples by number."""
 
     def count(self, split: str) -> int:
-        """Examples in `split`."""
+        """Return examples in `split`."""
         ...
 
     def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        """(the module's inputs, the objective's targets (B, ...)) of these examples."""
+        """Return (the module's inputs, the objective's targets (B, ...)) of these examples."""
         ...
 
     def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        """All of `split` in minibatches of at most `size`, for evaluation."""
+        """Yield all of `split` in minibatches of at most `size`, for evaluation."""
         ...
 
 
@@ -54,7 +54,7 @@ class Ordered(Protocol):
         ...
 
     def order(self, plan: EpochPlan) -> Order:
-        """All training examples by number in the order of the plan's epoch."""
+        """Return all training examples by number in the order of the plan's epoch."""
         ...
 
 
@@ -189,7 +189,7 @@ class ModuleLearner(Learner):
         return evidence, targets
 
     def _examples_of(self, batch: Minibatch, plan: EpochPlan) -> tuple[Inputs, Tensor]:
-        """(inputs, targets) of a minibatch of the plan, on the device where there is one."""
+        """Return (inputs, targets) of a minibatch of the plan, on the device where there is one."""
         (expected, ahead), self._ahead = self._ahead, (None, None)
         if ahead is not None and expected == (batch, plan):
             return ahead
@@ -199,8 +199,8 @@ class ModuleLearner(Learner):
         return tuple(self._there(some) for some in inputs), self._there(targets)
 
     def _look_ahead(self, batch: Minibatch, plan: EpochPlan) -> None:
-        """While the device is busy with `batch`, get what this learner is given next if learners go on taking turns;
-        a synchronous one certainly is."""
+        """Get what this learner is given next if learners go on taking turns, while the device is busy with `batch`; a
+        synchronous learner certainly is given it."""
         following = batch.index + plan.learners
         if self.device is not None and plan.learners <= following < plan.pieces:
             expected = plan.piece(following)
@@ -217,7 +217,7 @@ class ModuleLearner(Learner):
             gradient.mul_(self._clip / float(norm))
 
     def _arrived(self, p: Tensor) -> None:
-        """Backward has the gradient of one parameter: put it into the flat vector while it is in cache.
+        """Put the gradient of one parameter into the flat vector while it is in cache, as soon as backward has it.
 
         Accumulating into a flat vector that is zeroed first reads and writes all of it once more: 6 of 70 ms for 12.5
         million parameters, and the memory given back here serves the next layer.
@@ -230,7 +230,7 @@ class ModuleLearner(Learner):
                 self._say_ready(self._on_ready)
 
     def _say_ready(self, on_ready: OnReady) -> None:
-        """Backward goes through the layers from the last to the first, and so through the flat vector."""
+        """Say how much of the flat vector is ready: backward goes through the layers from the last to the first."""
         before = self._tail
         while self._tail and self._flat_order[self._tail - 1] not in self._missing:
             self._tail -= 1
@@ -238,8 +238,8 @@ class ModuleLearner(Learner):
             on_ready(self._starts[self._tail])
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
-        """Many at once by vmap, for each size of minibatch; one by one where the module has something random in it,
-        whose numbers are drawn by the name of a minibatch, or where minibatches of one size differ in shape."""
+        """Compute many at once by vmap, for each size of minibatch; one by one where the module has something random in
+        it, whose numbers are drawn by the name of a minibatch, or where minibatches of one size differ in shape."""
         found: list[Statistics] = [Statistics()] * len(batches)
         sizes: dict[int, list[int]] = {}
         for row, batch in enumerate(batches):
@@ -271,7 +271,7 @@ class ModuleLearner(Learner):
         )
 
     def _stacked(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan) -> tuple[Tensor, list[Statistics]]:
-        """Gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
+        """Return gradients (B, P) at the rows of `x` (B, P), over minibatches of equal size."""
         examples = [self._examples.batch("train", self._drawn(batch, plan)) for batch in batches]
         inputs = tuple(torch.stack(parts) for parts in zip(*(some for some, _ in examples), strict=True))
         targets = torch.stack([some for _, some in examples])
@@ -292,12 +292,12 @@ class ModuleLearner(Learner):
         return gradients, self._objective.statistics_of_each(found, targets)
 
     def _drawn(self, batch: Minibatch, plan: EpochPlan) -> NDArray[np.int64]:
-        """The training examples (B,) of a minibatch of the plan."""
+        """Return the training examples (B,) of a minibatch of the plan."""
         plan, begin = plan.own(batch)
         return self._order_of(plan)[batch.start - begin : batch.stop - begin]
 
     def _order_of(self, plan: EpochPlan) -> Order:
-        """The order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""
+        """Return the order of the plan's epoch, shuffled or the examples' own; the last one asked for is kept."""
         if self._order is None or self._order[0] != plan:
             self._order = (plan, self._ordered.order(plan) if self._ordered else plan.order())
         return self._order[1]
@@ -314,7 +314,7 @@ class ModuleLearner(Learner):
         return total
 
     def _forward(self, inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence, Tensor]:
-        """The loss (), the evidence, and targets (B, ...) where they are computed."""
+        """Return the loss (), the evidence, and targets (B, ...) where they are computed."""
         if self.device is not None:
             inputs, targets = tuple(self._there(some) for some in inputs), self._there(targets)
         device = targets.device.type
@@ -326,13 +326,13 @@ class ModuleLearner(Learner):
         return *self._objective.loss(module, inputs, targets), targets
 
     def _there(self, some: Tensor) -> Tensor:
-        """On the device; on a GPU by and by, while the processor goes on."""
+        """Return it on the device; on a GPU by and by, while the processor goes on."""
         if self.device is not None and self.device.type == "cuda" and some.device.type == "cpu":
             some = some.pin_memory()
         return some.to(self.device, non_blocking=True)
 
     def _gradient_at(self, out: Tensor, resident: bool) -> Tensor:
-        """The vector that backward puts the gradient into that is wanted in `out` (P,)."""
+        """Return the vector that backward puts the gradient into that is wanted in `out` (P,)."""
         if self.device is None or resident:
             return out
         if not self._gradient.numel():
@@ -353,7 +353,7 @@ class ModuleLearner(Learner):
 
 
 def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
-    """The bound `method`, not keeping its object alive."""
+    """Return the bound `method`, not keeping its object alive."""
     reference = WeakMethod(method)
 
     def call(tensor: Tensor) -> None:
@@ -365,7 +365,7 @@ def _weakly(method: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
 
 
 def autocast_pays() -> bool:
-    """True where this processor multiplies bfloat16 matrices in hardware (AVX512-BF16).
+    """Return True where this processor multiplies bfloat16 matrices in hardware (AVX512-BF16).
 
     Elsewhere autocast on the CPU converts back and forth and is slower than float32.
     """

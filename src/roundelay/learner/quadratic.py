@@ -53,7 +53,7 @@ class QuadraticLearner(Learner):
         return self.parameters <= 4096  # beyond, a row no longer stays in cache from one operation to the next
 
     def gradients(self, x: Tensor, batches: Sequence[Minibatch], plan: EpochPlan, out: Tensor) -> list[Statistics]:
-        """All elementwise, so every row has the same bits as from `gradient`."""
+        """Compute all elementwise, so every row has the same bits as from `gradient`."""
         torch.sub(x, self._c, out=out)
         losses = (0.5 * (self._h * out.square()).sum(1)).tolist()
         out.mul_(self._h)

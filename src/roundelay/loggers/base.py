@@ -31,15 +31,15 @@ class Logger(Protocol):
 
     @abstractmethod
     def begin(self, run: LoggedRun) -> None:
-        """A run begins or goes on; after the death of a learner perhaps again, without `close` before."""
+        """Begin a run or go on with it; after the death of a learner perhaps again, without `close` before."""
 
     @abstractmethod
     def log(self, record: Record) -> None:
-        """A record was written to the run's events.jsonl."""
+        """Log a record that was written to the run's events.jsonl."""
 
     @abstractmethod
     def close(self) -> None:
-        """Nothing more will come."""
+        """Close: nothing more will come."""
 
 
 @final
@@ -59,7 +59,7 @@ class FunctionLogger(Logger):
         self.asked |= bool(self._function(record))
 
     def close(self) -> None:
-        """Functions need no end."""
+        """Do nothing: functions need no end."""
 
 
 @final
@@ -71,7 +71,7 @@ class Scalars:
         self._frames = frames  # of the last record that says it
 
     def of(self, record: Record) -> tuple[int, Mapping[str, float]]:
-        """(frames, numbers) of a record; no numbers if nothing of it is drawn."""
+        """Return (frames, numbers) of a record; no numbers if nothing of it is drawn."""
         numbers = self._numbers(record)
         return self._frames, numbers
 
@@ -111,7 +111,7 @@ class Scalars:
 
 
 def flat(recipe: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Options by dotted key."""
+    """Return options by dotted key."""
     found: dict[str, Any] = {}
     for key, value in recipe.items():
         found |= flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}

@@ -51,7 +51,7 @@ class MlflowLogger(Logger):
             self._client.set_terminated(self._run)
 
     def close(self) -> None:
-        """A run that has not finished stays open, since it may be resumed."""
+        """Leave a run open that has not finished, since it may be resumed."""
 
     def _parameters(self, options: Mapping[str, Any]) -> None:
         parameter = self._mlflow.entities.Param

@@ -24,7 +24,7 @@ _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/si
 
 
 def describe() -> dict[str, Any]:
-    """The content of `options/known.json`, from the dataclasses."""
+    """Return the content of `options/known.json`, from the dataclasses."""
     sections: dict[str, Any] = {}
     strategies = {}
     for name, cls in STRATEGIES.items():
@@ -40,7 +40,7 @@ def write_known(file: Path, known: dict[str, Any]) -> None:
 
 
 def names(union: Any) -> dict[str, Any]:
-    """The section of each class of the union, by the value that tells it apart, and its first sentence."""
+    """Return the section of each class of the union, by the value that tells it apart, and its first sentence."""
     found = {}
     for cls in get_args(union):
         (name,) = get_args(get_type_hints(cls)[dataclasses.fields(cls)[0].name])
@@ -49,19 +49,19 @@ def names(union: Any) -> dict[str, Any]:
 
 
 def _sizes(codec: Codec) -> dict[str, str]:
-    """Bits of an element in a large vector, and the largest error of one."""
+    """Return the bits of an element in a large vector, and the largest error of one."""
     of = "itself" if codec.block == 1 else f"the largest of its block of {codec.block:,}"
     error = f"1/{1 / codec.error:g} of {of}" if codec.error else "none"
     return {"bits": f"{8 * codec.bytes_of(CHUNK) / CHUNK:.3g}", "error": error}
 
 
 def about_of(cls: type) -> str:
-    """The first paragraph of the docstring of a dataclass, on one line."""
+    """Return the first paragraph of the docstring of a dataclass, on one line."""
     return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
 
 
 def section_of(cls: type) -> str:
-    """The name of the section that a dataclass is."""
+    """Return the name of the section that a dataclass is."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -70,12 +70,12 @@ class KnownOptions:
         return read_yaml(self._folder / "explained.yaml")
 
     def fields(self, section: str) -> dict[str, Any]:
-        """Fields of a section by name."""
+        """Return fields of a section by name."""
         return self.known["sections"][section]  # type: ignore[no-any-return]
 
     def options(self, section: str, given: Mapping[str, Any], where: str) -> Iterator[Option]:
-        """Options of a section in order, with the values they have in `given` or else by default; their keys begin with
-        `where`."""
+        """Yield the options of a section in order, with the values they have in `given` or else by default; their keys
+        begin with `where`."""
         for name, field in self.fields(section).items():
             key, kind = f"{where}.{name}" if where else name, field["type"]
             value = given.get(name, field.get("default"))
@@ -90,7 +90,8 @@ class KnownOptions:
             )
 
     def _section_of(self, kind: Any, given: Any) -> str | None:
-        """The section a value is, if it is one; of several the one whose tag, its first field, has the given value."""
+        """Return the section a value is, if it is one; of several the one whose tag, its first field, has the given
+        value."""
         if not isinstance(kind, dict):
             return None
         if "section" in kind:
@@ -157,17 +158,17 @@ def check_strategy(text: str, options: Mapping[str, Any] | None = None) -> None:
 
 
 def strategies() -> dict[str, list[str]]:
-    """Names of options by strategy."""
+    """Return names of options by strategy."""
     return {name: [*STRATEGIES.fields(entry["section"])] for name, entry in STRATEGIES.known["strategies"].items()}
 
 
 def about_strategy(name: str) -> str:
-    """A strategy in one sentence."""
+    """Return a strategy in one sentence."""
     return str(STRATEGIES.known["strategies"][name]["about"])
 
 
 def strategy_options(name: str) -> list[Option]:
-    """The options of a strategy, with their plain names as keys."""
+    """Return the options of a strategy, with their plain names as keys."""
     texts = STRATEGIES.explained["strategies"]
     fields = STRATEGIES.fields(STRATEGIES.known["strategies"][name]["section"])
     return [
@@ -177,12 +178,13 @@ def strategy_options(name: str) -> list[Option]:
 
 
 def codecs() -> dict[str, tuple[str, str, str]]:
-    """By name, of all forms in which vectors travel: what it is, bits of an element, and the largest error of one."""
+    """Return, by name, all forms in which vectors travel: a sentence, bits of an element, and the largest error of
+    one."""
     return {name: (entry["about"], entry["bits"], entry["error"]) for name, entry in STRATEGIES.known["codecs"].items()}
 
 
 def topologies() -> list[tuple[str, str, list[str]]]:
-    """(name, what it is, the strategies that know it) of all topologies."""
+    """Return (name, sentence, the strategies that know it) of all topologies."""
     users: dict[str, list[str]] = {}
     for name, entry in STRATEGIES.known["strategies"].items():
         for topology in STRATEGIES.fields(entry["section"]).get("topology", {"type": {"one of": ()}})["type"]["one of"]:
@@ -192,7 +194,7 @@ def topologies() -> list[tuple[str, str, list[str]]]:
 
 
 def yaml_of(field: Mapping[str, Any]) -> str | None:
-    """The default, on one line."""
+    """Return the default, on one line."""
     if "default" not in field:
         return None
     text = yaml.safe_dump(field["default"], default_flow_style=True, width=1_000_000, sort_keys=False)
@@ -200,7 +202,7 @@ def yaml_of(field: Mapping[str, Any]) -> str | None:
 
 
 def values_of(kind: Any) -> str:
-    """The values of a type, in words."""
+    """Return the values of a type, in words."""
     if isinstance(kind, str):
         return _NAMES[kind]
     match kind:

@@ -94,7 +94,7 @@ def _together(series: Series, loss: float, alone: float, by_seed: Mapping[int, f
 
 
 def loss_at_end(run: Run) -> float:
-    """Held-out loss of the model kept at the end; not a number before the first evaluation."""
+    """Return held-out loss of the model kept at the end; not a number before the first evaluation."""
     losses = kept_losses(run)
     return losses[-1][1] if losses else math.nan
 
@@ -104,5 +104,5 @@ def _mean_end(series: Series) -> float:
 
 
 def _kind(run: Run) -> tuple[object, ...]:
-    """Facts that runs must share to be measured by one loss and one clock."""
+    """Return facts that runs must share to be measured by one loss and one clock."""
     return run.results.corpus, run.results.parameters, run.simulated, run.wording

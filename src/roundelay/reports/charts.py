@@ -83,7 +83,7 @@ def _title(content: str) -> str:
 
 
 def empty_chart(width: float, message: str) -> str:
-    """A chart without data, which says so."""
+    """Return a chart without data, which says so."""
     return svg(width, 120, message, text(clip(message, width - 20), width / 2, 64, class_="unit", anchor="middle"))
 
 
@@ -119,7 +119,7 @@ def line_chart(
     axes: ChartAxes,
     reference: Reference | None = None,
 ) -> str:
-    """Lines over an x axis from zero; the y axis covers what is there and not above its ceiling.
+    """Return lines over an x axis from zero; the y axis covers what is there and not above its ceiling.
 
     A point that is not finite breaks its line; what lies above the ceiling is cut off there.
     """
@@ -151,7 +151,7 @@ def line_chart(
 
 
 def _roomy(ticks: Sequence[float], left: float, right: float) -> tuple[float, ...]:
-    """Ticks whose labels have room, from the largest down."""
+    """Return ticks whose labels have room, from the largest down."""
     kept: list[float] = []
     for tick in sorted(set(ticks), reverse=True):
         if not kept or (kept[-1] - tick) / max(ticks) * (right - left) > 4 * CHARACTER:
@@ -167,13 +167,13 @@ def _reference(line: Reference | None, x: Axis, y: Axis) -> str:
 
 
 def _group(line: Line) -> dict[str, str]:
-    """Class and legend names of what belongs to a series."""
+    """Return class and legend names of what belongs to a series."""
     picked = " ".join(map(str, line.stands_for or (line.index,)))
     return {"class_": f"series {colours(line.index)}", "data_s": picked}
 
 
 def _band(line: Line, x: Axis, y: Axis) -> str:
-    """The area between lowest and highest, interrupted where the line is."""
+    """Return the area between lowest and highest, interrupted where the line is."""
     parts: list[list[tuple[float, float, float]]] = [[]]
     for point, (low, high) in zip(line.points, line.band, strict=False):
         if all(map(math.isfinite, (point.x, point.y, low, high))):
@@ -215,7 +215,7 @@ def _line(line: Line, x: Axis, y: Axis, size: float) -> str:
 
 
 def _steps(points: Sequence[Point | None]) -> list[tuple[Point, Point, bool]]:
-    """Pairs of neighbours to join, and whether the pen must first be moved."""
+    """Return pairs of neighbours to join, and whether the pen must first be moved."""
     steps: list[tuple[Point, Point, bool]] = []
     lifted = True
     for a, b in pairwise(points):
@@ -228,7 +228,7 @@ def _steps(points: Sequence[Point | None]) -> list[tuple[Point, Point, bool]]:
 def dot_chart(
     rows: Sequence[DotRow], width: float, label: str, x_title: str, *, from_zero: bool = True, stems: bool = False
 ) -> str:
-    """A row per series: name and value above, dots and interval on a common axis below them.
+    """Return a row per series: name and value above, dots and interval on a common axis below them.
 
     `stems`: a bar from zero to the middle, for amounts.
     """
@@ -282,7 +282,7 @@ class ColumnBar:
 def column_chart(
     bars: Sequence[ColumnBar], index: int, label: str, x_title: str, y_title: str, *, width: float = 340
 ) -> str:
-    """Columns from zero."""
+    """Return columns from zero."""
     values = [bar.value for bar in bars if math.isfinite(bar.value)]
     if not values:
         return empty_chart(width, "nothing measured yet")
@@ -330,7 +330,7 @@ def heat_map(
     columns: Sequence[str] = (),
     width: float = 340,
 ) -> str:
-    """A square of cells, darker for more; rows begin, columns answer. Counts are printed where they fit.
+    """Return a square of cells, darker for more; rows begin, columns answer. Counts are printed where they fit.
 
     `columns` names the columns where they are not the same as the rows; a long name among them stands a line above.
     """

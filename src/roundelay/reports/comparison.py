@@ -38,7 +38,7 @@ class Spread:
         return stdev(self.values) if self.n > 1 else None
 
     def written(self, digits: int, of: int) -> str:
-        """`5.95 ± 0.66`; the number of seeds is added where it is not `of`."""
+        """Return `5.95 ± 0.66`; the number of seeds is added where it is not `of`."""
         if not self.values:
             return f"{self.broken} not finite" if self.broken else MISSING
         text = plain(self.mean, digits) + (f" ± {plain(self.sd, digits)}" if self.sd is not None else "")
@@ -48,7 +48,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Spread of the values that are there."""
+    """Return spread of the values that are there."""
     there = [value for value in values if value is not None]
     kept = tuple(value for value in there if math.isfinite(value))
     return Spread(kept, len(there) - len(kept))
@@ -75,15 +75,15 @@ class Comparison:
     figures: tuple[tuple[Run, Figures], ...]
 
     def of(self, run: Run) -> Figures:
-        """The figures of a run."""
+        """Return the figures of a run."""
         return next(figures for other, figures in self.figures if other is run)
 
     def over_seeds(self, series: Series, figure: Callable[[Figures], float | None]) -> Spread:
-        """One figure of a series."""
+        """Return one figure of a series."""
         return spread(figure(self.of(run)) for run in series.runs)
 
     def without(self) -> str:
-        """Names of those left out in choosing the target: whole series, then runs of others."""
+        """Return names of those left out in choosing the target: whole series, then runs of others."""
         behind = {id(run) for run in self.behind}
         whole = [s for s in self.series if all(id(run) in behind for run in s.runs)]
         rest = [run.name for s in self.series if s not in whole for run in s.runs if id(run) in behind]
@@ -126,8 +126,8 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 
 def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The undisturbed one-learner run of the same seed and clock; of several the one whose recipe differs least, then
-    the nearest in minibatch, `sgd` first."""
+    """Return the undisturbed one-learner run of the same seed and clock; of several the one whose recipe differs least,
+    then the nearest in minibatch, `sgd` first."""
     found = [
         other
         for other in runs
@@ -155,7 +155,7 @@ def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
 
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run that differs in having no stragglers; None for a run that has none itself."""
+    """Return the run that differs in having no stragglers; None for a run that has none itself."""
     if not run.stragglers:
         return None
     wanted = {key: value for key, value in run.settings.items() if key not in _OWN}
@@ -180,7 +180,7 @@ _OWN = ("training.stragglers", "name")
 
 
 def kept_losses(run: Run) -> list[tuple[float, float]]:
-    """(seconds, held-out loss of the model kept then), from before training to the end; in order.
+    """Return (seconds, held-out loss of the model kept then), from before training to the end; in order.
 
     An epoch that the schedule took back leaves the loss where it was.
     """
@@ -192,7 +192,7 @@ def kept_losses(run: Run) -> list[tuple[float, float]]:
 
 
 def seconds_to(run: Run, target: float | None) -> float | None:
-    """Seconds until the model kept first had a held-out loss of `target` or less; None if never.
+    """Return seconds until the model kept first had a held-out loss of `target` or less; None if never.
 
     Linear between evaluations. Losses fall ever more slowly, so this is a little late, for all runs alike.
     """
@@ -210,7 +210,8 @@ def seconds_to(run: Run, target: float | None) -> float | None:
 
 
 def common_target(runs: Sequence[Run]) -> tuple[float | None, list[Run]]:
-    """A held-out loss that all runs reached: the worst of their best, rounded up to three digits; and who was left out.
+    """Return a held-out loss that all runs reached: the worst of their best, rounded up to three digits; and who was
+    left out.
 
     A run that came less than half the way down from the untrained model to the best of all is left out: with it the
     target would be one that says nothing of the rest.

@@ -35,7 +35,7 @@ def _over(over: str, series: Sequence[Series]) -> _Abscissa:
 
 
 def curves(series: Sequence[Series], over: str) -> str:
-    """Held-out loss over "frames", or whatever is counted, or over "seconds"."""
+    """Return held-out loss over "frames", or whatever is counted, or over "seconds"."""
     below = _over(over, series)
     words = worded(run for s in series for run in s.runs)
     unit = words.unit
@@ -74,7 +74,8 @@ def curves(series: Sequence[Series], over: str) -> str:
 
 
 def consensus(series: Sequence[Series]) -> str:
-    """Distance between the learners' rows at the end of every epoch, over seconds; empty without several learners."""
+    """Return distance between the learners' rows at the end of every epoch, over seconds; empty without several
+    learners."""
     several = [s for s in series if s.runs[0].results.learners > 1 and any(_shown(run) for run in s.runs)]
     apart = [s for s in several if any(e.consensus_distance for run in s.runs for e in _shown(run))]
     agree = [s for s in several if s not in apart]
@@ -122,12 +123,13 @@ Value = Callable[[Evaluation], float]
 
 
 def _shown(run: Run) -> Sequence[Evaluation]:
-    """The untrained model (epoch -1) would flatten all that follows; it is drawn only while it is alone."""
+    """Return the evaluations to draw: the untrained model (epoch -1) would flatten all that follows, so it is drawn
+    only while it is alone."""
     return [e for e in run.evaluations if e.epoch >= 0] or run.evaluations
 
 
 def _lines(series: Series, below: _Abscissa, value: Value, unit: str) -> list[Line]:
-    """The mean with its band and each seed thin behind it; or each run by itself where there is no mean."""
+    """Return the mean with its band and each seed thin behind it; or each run by itself where there is no mean."""
     each = [
         Line(series.index, tuple(_point(series, run, e, below, value, unit) for e in _shown(run)))
         for run in series.runs
@@ -150,7 +152,7 @@ def _point(series: Series, run: Run, e: Evaluation, below: _Abscissa, value: Val
 
 
 def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | None:
-    """Mean at each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
+    """Return mean at each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
     by_epoch = [{e.epoch: e for e in _shown(run)} for run in series.runs]
     common = [epoch for epoch in by_epoch[0] if all(epoch in found for found in by_epoch)]
     points, band = [], []
@@ -173,7 +175,7 @@ def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | N
 
 
 def _average(values: Sequence[float]) -> float:
-    """Mean of the values; not a number where one is not finite, or their sum is not."""
+    """Return mean of the values; not a number where one is not finite, or their sum is not."""
     total = sum(values)
     return total / len(values) if math.isfinite(total) else math.nan
 
@@ -191,7 +193,8 @@ def _number(value: float, unit: str) -> str:
 
 
 def _ceiling(lines: Sequence[Line]) -> float:
-    """Height that cuts curves off so that the first epochs, or a run that diverged, do not flatten all that matters.
+    """Return the height that cuts curves off so that the first epochs, or a run that diverged, do not flatten all that
+    matters.
 
     Infinite where cutting would gain little. The end of a run is always shown, unless it is far out.
     """

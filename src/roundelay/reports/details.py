@@ -18,7 +18,7 @@ FEW = 4  # columns that a telephone has room for
 
 
 def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
-    """Everything about one run, folded away unless there are only a few."""
+    """Return everything about one run, folded away unless there are only a few."""
     sample = element(
         "svg",
         mark(series.index, 7.0, 7.0, 4.5),
@@ -95,7 +95,7 @@ def _staleness(series: Series, run: Run) -> str:
 
 
 def _staleness_bars(total: Sequence[int], *, open_ended: bool) -> list[ColumnBar]:
-    """A column per staleness; beyond a dozen, the last half per cent of gradients goes into one."""
+    """Return a column per staleness; beyond a dozen, the last half per cent of gradients goes into one."""
     gradients, rest, shown = sum(total), sum(total), 0
     while shown < len(total) and (shown < 12 or rest > 0.005 * gradients):
         rest -= total[shown]
@@ -144,7 +144,7 @@ def _exchanges(series: Series, run: Run) -> str:
 
 
 def _epochs(run: Run) -> str:
-    """The numbers behind the curves."""
+    """Return the numbers behind the curves."""
     segments, evaluations = {s.epoch: s for s in run.segments}, {e.epoch: e for e in run.evaluations}
     ages: Mapping[int, float] = {s.epoch: s.mean for s in run.staleness}
     epochs = sorted({*segments, *evaluations})
@@ -185,8 +185,8 @@ def table(
     numbers: Sequence[bool],
     meanings: Sequence[str] = (),
 ) -> str:
-    """A table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it. One of
-    many columns is a list of rows on a telephone."""
+    """Return a table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it.
+    One of many columns is a list of rows on a telephone."""
     hints = [{"title": meaning} for meaning in meanings] or [{}] * len(titles)
     classes = [{"class_": "number"} if number else {} for number in numbers]
     head = [element("th", esc(t), scope="col", **h, **c) for t, h, c in zip(titles, hints, classes, strict=True)]

@@ -9,7 +9,7 @@ from roundelay.reports.svg import element, esc
 
 
 def document(title: str, main: str, *, sound: bool = False, script: str = "") -> str:
-    """The document around `main`.
+    """Return the document around `main`.
 
     Args:
         sound: it may play sound that is in it.
@@ -33,6 +33,6 @@ def document(title: str, main: str, *, sound: bool = False, script: str = "") ->
 
 
 def footer() -> str:
-    """The line that says what made the page."""
+    """Return the line that says what made the page."""
     note = f"Made by Roundelay {esc(__version__)} from the records of these runs alone."
     return element("footer", element("p", note))

@@ -21,14 +21,14 @@ MOST_TEAMS = 4
 
 
 def scored_split(runs: Sequence[Run]) -> str | None:
-    """The split whose word errors to show: test, else dev, else any."""
+    """Return the split whose word errors to show: test, else dev, else any."""
     splits = [split for run in runs for split, errors in run.results.wer.items() if errors.ref > 0]
     return next((s for s in ("test", "dev", *splits) if s in splits), None)
 
 
 def headline(comparison: Comparison) -> list[str]:
-    """A few sentences: how much sooner than one learner alone, error rates and whether chance explains them, loss,
-    time, speed, and what is not finished.
+    """Return a few sentences: how much sooner than one learner alone, error rates and whether chance explains them,
+    loss, time, speed, and what is not finished.
 
     Runs that are not finished are compared only among themselves, while none is.
     """
@@ -48,7 +48,7 @@ def headline(comparison: Comparison) -> list[str]:
 
 
 def _judged(comparison: Comparison) -> list[Series]:
-    """Series of the runs that are finished; of all while none is."""
+    """Return series of the runs that are finished; of all while none is."""
     finished = any(run.state is State.FINISHED for run, _ in comparison.figures)
     parts = (
         replace(s, runs=tuple(run for run in s.runs if not finished or run.state is State.FINISHED))
@@ -58,8 +58,8 @@ def _judged(comparison: Comparison) -> list[Series]:
 
 
 def sooner(comparison: Comparison) -> str:
-    """Sentences on how much sooner several learners were there than one alone, those without stragglers first; empty
-    where one alone is not among the runs."""
+    """Return sentences on how much sooner several learners were there than one alone, those without stragglers first;
+    empty where one alone is not among the runs."""
     series = _judged(comparison)
     alone = beside_alone(series, comparison.target if comparison.given else None)
     return "" if alone is None else _beside(alone, virtual=series[0].runs[0].simulated)
@@ -89,7 +89,7 @@ def _beside(alone: Alone, *, virtual: bool) -> str:
 
 
 def _learners(number: int, stragglers: Sequence[str]) -> str:
-    """`Two learners`, `Two learners, straggler 1:3x`."""
+    """Return `Two learners`, `Two learners, straggler 1:3x`."""
     words = NUMBERS[number] if number < len(NUMBERS) else str(number)
     return ", ".join(part for part in (f"{words} learners", straggler_text(stragglers)) if part)
 
@@ -102,20 +102,20 @@ def _there(one: Together) -> str:
 
 
 def _in_some(one: Together) -> str:
-    """Said where some seeds reached the loss and others not."""
+    """Return a sentence where some seeds reached the loss and others not."""
     runs = len(one.series.runs)
     return f" under {runs - one.seconds.n} of {runs} seeds" if one.seconds.n else ""
 
 
 def times_sooner(ratio: float) -> str:
-    """`1.62 times sooner`; how much later where it is below 1, and level near it."""
+    """Return `1.62 times sooner`; how much later where it is below 1, and level near it."""
     if abs(ratio - 1) < LEVEL:
         return "level"
     return f"{ratio:.2f} times sooner" if ratio > 1 else f"{1 / ratio:.2f} times as long"
 
 
 def _race(series: Sequence[Series], comparison: Comparison) -> str:
-    """A sentence on who reached the target first, and when the one-learner run of the same seeds did."""
+    """Return a sentence on who reached the target first, and when the one-learner run of the same seeds did."""
     if len(series) < 2 or not comparison.one_clock or comparison.target is None:
         return ""
     times = {s.name: spread(comparison.of(run).seconds_to_target for run in s.runs) for s in series}
@@ -137,7 +137,7 @@ def _race(series: Sequence[Series], comparison: Comparison) -> str:
 
 
 def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
-    """A sentence on how much speed each strategy keeps that also ran with a straggler."""
+    """Return a sentence on how much speed each strategy keeps that also ran with a straggler."""
     kept = [
         (found.mean, s.name)
         for s in series
@@ -169,7 +169,7 @@ def _word_errors(series: Sequence[Series], split: str | None) -> str:
 
 
 def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
-    """Best and worst compared utterance by utterance; empty where decoding did not note them.
+    """Return best and worst compared utterance by utterance; empty where decoding did not note them.
 
     The two ends of several series differ by chance more than any two: p is multiplied by the number of pairs.
     """
@@ -188,7 +188,7 @@ def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
 
 
 def small(p: float) -> str:
-    """A probability, three digits after the point."""
+    """Return a probability, three digits after the point."""
     return f"{p:.3f}" if p >= 0.001 else "below 0.001"
 
 
@@ -218,7 +218,7 @@ def _loss(series: Sequence[Series]) -> str:
 
 
 def _unaligned(runs: Sequence[Run]) -> str:
-    """A sentence on runs whose losses and counts are not of frames."""
+    """Return a sentence on runs whose losses and counts are not of frames."""
     some = [run for run in runs if not run.wording.of_frames]
     if not some:
         return ""
@@ -231,7 +231,8 @@ def _unaligned(runs: Sequence[Run]) -> str:
 
 
 def _speed(series: Sequence[Series]) -> str:
-    """Only among runs on one kind of clock that count the same; virtual seconds are no measure of real ones."""
+    """Return a sentence on speed among runs on one kind of clock that count the same; virtual seconds are no measure of
+    real ones."""
     runs = [run for s in series for run in s.runs]
     examples = worded(runs).examples
     if len({(run.simulated, run.wording.examples) for run in runs}) != 1:
@@ -252,7 +253,7 @@ def _speed(series: Sequence[Series]) -> str:
 
 
 def shared_cores(runs: Sequence[Run]) -> str:
-    """Said where learners were more than cores: then they wait for each other, whatever the strategy."""
+    """Return a sentence where learners were more than cores: then they wait for each other, whatever the strategy."""
     found: dict[str, set[int]] = {}
     for run in runs:
         cores = re.search(r"\b(\d+) cores?\b", run.results.machine)

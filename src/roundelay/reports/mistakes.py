@@ -59,7 +59,7 @@ Listen = Callable[[Path, str, str], HeardUtterance | None]
 
 
 def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None = None) -> list[str]:
-    """Parts of the section; empty where no run says word by word what was recognised."""
+    """Return parts of the section; empty where no run says word by word what was recognised."""
     if split is None:
         return []
     known = [(s, found) for s in series if (found := recognised(s, split))]
@@ -84,7 +84,7 @@ def mistakes(series: Sequence[Series], split: str | None, listen: Listen | None 
 
 
 def _paired(tables: Sequence[str]) -> str:
-    """Two tables beside each other, where the page is wide enough."""
+    """Return two tables beside each other, where the page is wide enough."""
     there = [table for table in tables if table]
     return element("div", *there, class_="two") if len(there) > 1 else "".join(there)
 
@@ -93,7 +93,7 @@ Known = Sequence[tuple[Series, list[tuple[ScoredUtterance, ...]]]]
 
 
 def _significance(ranked: Known, split: str) -> str:
-    """A table of all series against the one with the fewest errors, utterance by utterance."""
+    """Return a table of all series against the one with the fewest errors, utterance by utterance."""
     if len(ranked) < 2:
         return ""
     (best, first), *others = ranked
@@ -129,7 +129,7 @@ def _percent(found: Rate) -> str:
 
 
 def _confusions(shown: Known, split: str, what: str, counts: Sequence[Counter[WordPair]]) -> str:
-    """A table of what is confused most, by the counts of each series over all its runs."""
+    """Return a table of what is confused most, by the counts of each series over all its runs."""
     total = sum(counts[1:], counts[0])
     if not total:
         return ""
@@ -251,7 +251,7 @@ def _data(media_type: str, content: bytes) -> str:
 
 
 def _aligned(series: Series, utterance: ScoredUtterance) -> str:
-    """Pairs of words, that of the reference above the one recognised; they wrap like words."""
+    """Return pairs of words, that of the reference above the one recognised; they wrap like words."""
     pairs = []
     for place, pair in enumerate(utterance.pairs):
         wrong = pair[0] != pair[1] and place not in utterance.forgiven

@@ -19,7 +19,7 @@ Matrix = list[list[int]]
 
 
 def counted(runs: Sequence[Run]) -> Matrix:
-    """All exchanges of all these runs, (L, L) or (L, L + 1); empty if none is recorded."""
+    """Return all exchanges of all these runs, (L, L) or (L, L + 1); empty if none is recorded."""
     matrices = [e.matrix for run in runs for e in run.exchanges]
     height = max((len(matrix) for matrix in matrices), default=0)
     width = max((len(row) for matrix in matrices for row in matrix), default=0)
@@ -33,7 +33,7 @@ def counted(runs: Sequence[Run]) -> Matrix:
 
 
 def has_centre(matrix: Matrix) -> bool:
-    """True if the last column is a centre."""
+    """Return True if the last column is a centre."""
     return bool(matrix) and len(matrix[0]) == len(matrix) + 1
 
 
@@ -47,7 +47,7 @@ class Gap:
 
 
 def effective_gap(matrix: Matrix) -> Gap | None:
-    """The spectral gap that counted pair averages imply.
+    """Return the spectral gap that counted pair averages imply.
 
     One average of rows i and j is the mixing matrix P = I - (e_i - e_j)(e_i - e_j)' / 2, a projection. Let pairs come
     independently, in the proportions n of the counts: the mean matrix is
@@ -80,7 +80,7 @@ def effective_gap(matrix: Matrix) -> Gap | None:
 
 
 def gap_note(matrix: Matrix) -> str:
-    """Number of exchanges, and their gap in words."""
+    """Return number of exchanges, and their gap in words."""
     total = f"{sum(map(sum, matrix)):,} exchanges."
     if has_centre(matrix):
         return f"{total} With the centre they are not averages, so there is no spectral gap."
@@ -104,7 +104,7 @@ FORMULA = (
 
 
 def exchange_map(matrix: Matrix, index: int, label: str) -> str:
-    """The matrix drawn; many learners in groups of neighbours."""
+    """Return the matrix drawn; many learners in groups of neighbours."""
     centre = has_centre(matrix)
     size = len(matrix)
     rows = groups(size, MOST_CELLS)
@@ -115,11 +115,11 @@ def exchange_map(matrix: Matrix, index: int, label: str) -> str:
 
 
 def formula() -> str:
-    """The paragraph that says what the gap is."""
+    """Return the paragraph that says what the gap is."""
     return element("p", FORMULA)
 
 
 def groups(size: int, most: int) -> list[tuple[int, int]]:
-    """0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
+    """Return 0..size in at most `most` runs of neighbours of equal length (the last may be shorter)."""
     length = -(-size // most)
     return [(first, min(first + length, size)) for first in range(0, size, length)]

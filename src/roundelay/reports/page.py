@@ -65,8 +65,8 @@ def render_html(
     tables: Sequence[PageTable] = (),
     listen: Listen | None = None,
 ) -> str:
-    """The page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte for
-    byte."""
+    """Return the page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte
+    for byte."""
     whole = compare_runs(runs, target)
     common = shared(whole.series)
     comparison = briefly(whole, common)
@@ -107,13 +107,13 @@ def render_html(
 
 
 def _contents(names: Iterable[str]) -> str:
-    """Links to the sections."""
+    """Return links to the sections."""
     links = [element("li", element("a", esc(name), href=f"#{name.lower()}")) for name in names]
     return element("nav", element("ul", *links), aria_label="Contents", class_="contents")
 
 
 def _choice(series: Sequence[Series]) -> str:
-    """Boxes to choose series by, where there are many; page.js shows them and obeys them."""
+    """Return boxes to choose series by, where there are many; page.js shows them and obeys them."""
     if len(series) <= MANY_SERIES:
         return ""
     losses = [(min(finite(run.cross_entropy for run in s.runs), default=math.inf), s.index) for s in series]

@@ -29,13 +29,13 @@ WIDE, NARROW = 560.0, 330.0  # each chart is drawn twice, so that letters keep t
 
 
 def figure(title: str, note: str, body: str) -> str:
-    """A chart under its title, with a line that says how to read it."""
+    """Return a chart under its title, with a line that says how to read it."""
     caption = element("figcaption", element("h3", esc(title)), element("p", esc(joined(note))))
     return element("figure", caption, body, class_="panel")
 
 
 def joined(sentence: str) -> str:
-    """A number and its per cent sign stay on one line."""
+    """Return the text with a number and its per cent sign on one line."""
     return sentence.replace(" %", "\u00a0%")
 
 
@@ -44,7 +44,7 @@ def twice(draw: Callable[[float], str]) -> str:
 
 
 def legend(series: Sequence[Series]) -> str:
-    """Names of the series, each with its line and mark; page.js lets them pick a series out.
+    """Return names of the series, each with its line and mark; page.js lets them pick a series out.
 
     Where strategies come in several variants (learners, stragglers), a line for each strategy.
     """
@@ -61,7 +61,7 @@ def legend(series: Sequence[Series]) -> str:
 
 
 def legend_of(entries: Sequence[tuple[str, tuple[int, ...]]]) -> str:
-    """A legend of names, each for one series or several; the first one's line is shown."""
+    """Return a legend of names, each for one series or several; the first one's line is shown."""
     return element("ul", *(element("li", _button(name, indices)) for name, indices in entries), class_="legend")
 
 
@@ -80,12 +80,12 @@ def _button(name: str, indices: tuple[int, ...]) -> str:
 
 
 def _variant(series: Series, label: str) -> str:
-    """The part of a name that follows the strategy's label."""
+    """Return the part of a name that follows the strategy's label."""
     return series.name.removeprefix(label).removeprefix(", ") or series.name
 
 
 def word_errors(series: Sequence[Series]) -> str:
-    """The picture to look at first; the held-out loss instead while nothing is decoded."""
+    """Return the picture to look at first; the held-out loss instead while nothing is decoded."""
     split = scored_split([run for s in series for run in s.runs])
     if split is None:
         return _losses(series)
@@ -140,7 +140,7 @@ def _losses(series: Sequence[Series]) -> str:
 
 
 def _beneath(rows: Sequence[DotRow]) -> list[DotRow]:
-    """The series with names as they are said of rows below each other."""
+    """Return the series with names as they are said of rows below each other."""
     names = shortened([row.name for row in rows])
     return [dataclasses.replace(row, name=name) for row, name in zip(rows, names, strict=True)]
 
@@ -159,7 +159,7 @@ def _row(series: Series, values: Sequence[float | None], unit: str, written: Cal
 
 
 def speed(series: Sequence[Series]) -> str:
-    """Frames, or what else is counted, per second of all learners together."""
+    """Return frames, or what else is counted, per second of all learners together."""
     runs = [run for s in series for run in s.runs]
     examples = worded(runs).examples
     unit = f"{examples} per second"
@@ -179,7 +179,7 @@ def speed(series: Sequence[Series]) -> str:
 
 
 def time_to_target(comparison: Comparison) -> str:
-    """Seconds to the target loss, fastest first, each straggler below its undisturbed series.
+    """Return seconds to the target loss, fastest first, each straggler below its undisturbed series.
 
     Empty where that is no race: one series, two kinds of clock, or a loss that nobody reached.
     """
@@ -218,7 +218,7 @@ def time_to_target(comparison: Comparison) -> str:
 
 
 def _best_first(series: Sequence[Series], measure: Callable[[Series], float | None]) -> list[Series]:
-    """The least measure first, none last; but a series with stragglers right below the same without."""
+    """Return the least measure first, none last; but a series with stragglers right below the same without."""
 
     def place(s: Series) -> tuple[float, int, bool, int]:
         calm = _calm(s, series)
@@ -234,7 +234,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def _calm(series: Series, all_: Sequence[Series]) -> Series:
-    """The series that differs from this one in having no stragglers; or this one."""
+    """Return the series that differs from this one in having no stragglers; or this one."""
     own = series.runs[0]
     if not own.stragglers:
         return series
@@ -259,7 +259,7 @@ _LEARNERS = re.compile(r", \d+ learners")
 
 
 def speedup(comparison: Comparison) -> str:
-    """Frames per second against those of one learner, over the number of learners; empty without such pairs."""
+    """Return frames per second against those of one learner, over the number of learners; empty without such pairs."""
     known = [
         (s, found)
         for s in comparison.series

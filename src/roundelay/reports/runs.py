@@ -110,7 +110,8 @@ class Run:
         return tuple(map(str, found)) if isinstance(found, list) else ()
 
     def clock(self, record: Record) -> float:
-        """The run's seconds at a record, evaluation included where they are real; virtual where it was simulated."""
+        """Return the run's seconds at a record, evaluation included where they are real; virtual where it was
+        simulated."""
         return (record.virtual_s or 0.0) if self.simulated else record.wall_s
 
     @property
@@ -203,7 +204,7 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
 
 
 def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
-    """The content of `results.json` if the run ended here."""
+    """Return the content of `results.json` if the run ended here."""
     segments = of_kind(records, Segment)
     accepted = [e for e in of_kind(records, Evaluation) if e.accepted]
     staleness = of_kind(records, Staleness)
@@ -240,12 +241,12 @@ def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
 
 
 def worded(runs: Iterable[Run]) -> Wording:
-    """Words for what these runs count and measure."""
+    """Return words for what these runs count and measure."""
     return together(run.wording for run in runs)
 
 
 def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
-    """State of the training, and a sentence about it; `reason` is what `results.json` gives, if written."""
+    """Return state of the training, and a sentence about it; `reason` is what `results.json` gives, if written."""
     training = [r for r in records if not isinstance(r, Decoded)]
     last = training[-1] if training else None
     if isinstance(last, Interrupted):
@@ -260,7 +261,7 @@ def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
 
 
 def _decoded(records: list[Record]) -> dict[str, WordErrors]:
-    """Word errors by split, from events: for a run whose results.json has none (yet)."""
+    """Return word errors by split, from events: for a run whose results.json has none (yet)."""
     found = {}
     for d in of_kind(records, Decoded):
         ins, del_, sub, ref = (d.errors.get(key, 0) for key in ("ins", "del", "sub", "ref"))
@@ -303,7 +304,7 @@ def _by_epoch(records: Sequence[T], together: Callable[[Sequence[T]], T]) -> tup
 
 
 def _one_segment(parts: Sequence[Segment]) -> Segment:
-    """Parts of an epoch as one segment: sums, and means weighted by frames."""
+    """Return parts of an epoch as one segment: sums, and means weighted by frames."""
     frames = [sum(part.learner_frames) for part in parts]
     seconds = sum(n / part.frames_per_second for n, part in zip(frames, parts, strict=True) if part.frames_per_second)
     return dataclasses.replace(
@@ -332,7 +333,7 @@ def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
 
 
 def added(lists: Sequence[Sequence[int]]) -> list[int]:
-    """Element by element; shorter lists end in zeros."""
+    """Return element by element; shorter lists end in zeros."""
     total = [0] * max(map(len, lists), default=0)
     for values in lists:
         for place, value in enumerate(values):
@@ -341,7 +342,7 @@ def added(lists: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _distinct(folders: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths that differ: exp/a/1, exp/b/1 -> a/1, b/1."""
+    """Return the shortest ends of the paths that differ: exp/a/1, exp/b/1 -> a/1, b/1."""
     parts = [folder.resolve().parts for folder in folders]
     names = [part[-1:] for part in parts]
     for depth in range(2, max(map(len, parts)) + 1):

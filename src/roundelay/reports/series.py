@@ -53,7 +53,7 @@ def series_of(runs: Sequence[Run]) -> list[Series]:
 
 
 def _told_apart(names: Sequence[str], groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Equal names are followed by the settings in which their recipes differ, or else by the names of the runs."""
+    """Return equal names followed by the settings in which their recipes differ, or else by the names of the runs."""
     found = list(names)
     for name in dict.fromkeys(names):
         places = [place for place, other in enumerate(names) if other == name]
@@ -80,7 +80,8 @@ def _indices(labels: Sequence[str]) -> list[int]:
 
 
 def shortened(names: Sequence[str]) -> list[str]:
-    """One below the other: a name that begins with a whole one above it, as a straggler's does, says what it adds."""
+    """Return one below the other: a name that begins with a whole one above it, as a straggler's does, says what it
+    adds."""
     found, above = [], "\n"
     for name in names:
         if name.startswith(f"{above}, "):
@@ -92,7 +93,7 @@ def shortened(names: Sequence[str]) -> list[str]:
 
 
 def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
-    """Names of some series in a sentence; a strategy all of whose series are among them by its label alone."""
+    """Return names of some series in a sentence; a strategy all of whose series are among them by its label alone."""
     chosen = {s.index for s in some}
     found: dict[str, None] = {}  # in order, each once
     for s in some:
@@ -103,7 +104,7 @@ def named(some: Sequence[Series], all_: Sequence[Series]) -> str:
 
 
 def interval(errors: float, words: int) -> tuple[float, float]:
-    """95 % interval of an error rate in percent, from the count alone (score interval of a Poisson count).
+    """Return the 95 % interval of an error rate in percent, from the count alone (score interval of a Poisson count).
 
     It takes word errors as independent. They cluster in utterances, so the true interval is a little wider.
     """
@@ -112,7 +113,8 @@ def interval(errors: float, words: int) -> tuple[float, float]:
 
 
 def errors_interval(errors: WordErrors) -> tuple[float, float]:
-    """95 % interval of an error rate in percent: the recorded bootstrap over utterances, or else that of the count."""
+    """Return the 95 % interval of an error rate in percent: the recorded bootstrap over utterances, or else that of the
+    count."""
     if errors.interval is not None:
         low, high = errors.interval
         return low, high
@@ -120,23 +122,23 @@ def errors_interval(errors: WordErrors) -> tuple[float, float]:
 
 
 def wrong(errors: WordErrors) -> int:
-    """Insertions, deletions and substitutions."""
+    """Return insertions, deletions and substitutions."""
     return errors.ins + errors.del_ + errors.sub
 
 
 def scored(series: Series, split: str) -> list[WordErrors]:
-    """The word errors of its runs on a split, where it was decoded and has any words."""
+    """Return the word errors of its runs on a split, where it was decoded and has any words."""
     return [errors for run in series.runs if (errors := words(run, split))]
 
 
 def words(run: Run, split: str) -> WordErrors | None:
-    """The word errors of one run on a split, if it was decoded and has any words."""
+    """Return the word errors of one run on a split, if it was decoded and has any words."""
     errors = run.results.wer.get(split)
     return errors if errors and errors.ref > 0 and math.isfinite(errors.wer) else None
 
 
 def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
-    """The interval of the mean error rate, as if it were one pass over the test set.
+    """Return the interval of the mean error rate, as if it were one pass over the test set.
 
     All seeds decode the same utterances, so their errors go together: more seeds do not make the set larger. Where
     every seed has a bootstrap interval, the mean of the ends; else the interval of the mean count.
@@ -148,12 +150,12 @@ def series_interval(scores: Sequence[WordErrors]) -> tuple[float, float]:
 
 
 def bootstrapped(scores: Iterable[WordErrors]) -> bool:
-    """True if all of them have the interval of a bootstrap."""
+    """Return True if all of them have the interval of a bootstrap."""
     return all(errors.interval is not None for errors in scores)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """The values that are numbers."""
+    """Return the values that are numbers."""
     return [value for value in values if value is not None and math.isfinite(value)]
 
 
@@ -169,15 +171,15 @@ def _name(run: Run, *, mixed: bool) -> str:
 
 
 def configuration_name(label: str, learners: int, stragglers: Sequence[str] = ()) -> str:
-    """`adpsgd random-ring, 4 learners, straggler 1:3x`."""
+    """Return `adpsgd random-ring, 4 learners, straggler 1:3x`."""
     return ", ".join(part for part in (label, learners_text(learners), straggler_text(stragglers)) if part)
 
 
 def learners_text(number: int) -> str:
-    """`1 learner`, `4 learners`."""
+    """Return `1 learner`, `4 learners`."""
     return "1 learner" if number == 1 else f"{number} learners"
 
 
 def straggler_text(stragglers: Sequence[str]) -> str:
-    """`straggler 1:3x`; empty without any."""
+    """Return `straggler 1:3x`; empty without any."""
     return f"straggler{'s' * (len(stragglers) > 1)} {' '.join(stragglers)}" if stragglers else ""

@@ -72,7 +72,7 @@ class Status:
         return Wording() if self.start is None else wording_of(self.start)
 
     def to_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the content for machines."""
         records = ("start", "segment", "evaluation", "checkpoint")
         told: dict[str, Record | None] = {name: getattr(self, name) for name in records}
         return {
@@ -149,7 +149,7 @@ def _life(folder: Path, live: Live | None, age: float | None) -> Life:
 
 
 def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
-    """Learners whose places are empty: of earlier segments by the records, of this one by what it says."""
+    """Return learners whose places are empty: of earlier segments by the records, of this one by what it says."""
     empty: dict[int, LostSeen] = {}
     for record in records:
         if isinstance(record, RunStarted):
@@ -172,7 +172,7 @@ def _lost(records: list[Record], live: Live | None) -> tuple[LostSeen, ...]:
 
 
 def headline(status: Status) -> list[str]:
-    """The main facts for a person, a line each."""
+    """Return the main facts for a person, a line each."""
     lines = [f"{status.folder}: {_sentence(status)}"]
     start, live, segment, found = status.start, status.live, status.segment, status.evaluation
     words = status.wording
@@ -238,14 +238,14 @@ def _sentence(status: Status) -> str:
 
 
 def grid_headline(folder: Path, found: Sequence[Status]) -> str:
-    """A line such as `exp/grid: 3 runs, 2 finished, 1 running`."""
+    """Return a line such as `exp/grid: 3 runs, 2 finished, 1 running`."""
     counts = Counter(one.life.value for one in found)
     states = ", ".join(f"{counts[life.value]} {life.value}" for life in Life if counts[life.value])
     return f"{folder}: {len(found)} run{'s' * (len(found) > 1)}, {states}"
 
 
 def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
+    """Return columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
     rows: list[tuple[str, ...]] = []
     for one in found:
         epochs = MISSING if one.segment is None else f"{one.segment.epoch + 1}"
@@ -257,7 +257,7 @@ def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]
 
 
 def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Columns and a row for each learner."""
+    """Return columns and a row for each learner."""
     live = status.live
     if live is None or not (live.learner_speed or live.living is not None):
         return [], []
@@ -274,7 +274,7 @@ def learner_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Columns and a row for each host, where there are several."""
+    """Return columns and a row for each host, where there are several."""
     hosts: list[HostSeen] = status.live.hosts if status.live is not None else []
     columns = ["host", "learners", "state", "last heard", "MB sent to it", "MB received"]
     return columns if hosts else [], [

@@ -11,13 +11,14 @@ CHARACTER = 6.7  # width of an average character of 12-pixel system sans-serif; 
 
 
 def esc(text: object) -> str:
-    """Text as HTML or SVG content or attribute. What no page may hold (control characters, surrogates) is replaced."""
+    """Return text as HTML or SVG content or attribute. What no page may hold (control characters, surrogates) is
+    replaced."""
     clean = "".join(c if c in "\t\n" or (c >= " " and not "\x7f" <= c <= "\x9f") else "\ufffd" for c in str(text))
     return html.escape(clean.encode("utf-8", "replace").decode(), quote=True)
 
 
 def element(tag: str, *content: str, **attributes: object) -> str:
-    """`<tag ...>content</tag>`. Content is markup already; attributes are escaped, `class_` is `class`."""
+    """Return `<tag ...>content</tag>`. Content is markup already; attributes are escaped, `class_` is `class`."""
     text = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
     return f"<{tag}{text}>{''.join(content)}</{tag}>"
 
@@ -27,18 +28,18 @@ def _value(value: object) -> str:
 
 
 def text(content: str, x: float, y: float, class_: str = "", anchor: str = "start") -> str:
-    """A line of text; `y` is its baseline."""
+    """Return a line of text; `y` is its baseline."""
     return element("text", esc(content), x=x, y=y, class_=class_, text_anchor=anchor)
 
 
 def clip(content: str, width: float) -> str:
-    """Text cut to about `width` pixels."""
+    """Return text cut to about `width` pixels."""
     fits = max(1, int(width / CHARACTER))
     return content if len(content) <= fits else content[: fits - 1] + "…"
 
 
 def svg(width: float, height: float, label: str, *content: str, class_: str = "chart") -> str:
-    """A picture that scales with its column; `label` is what a screen reader says instead of it."""
+    """Return a picture that scales with its column; `label` is what a screen reader says instead of it."""
     return element(
         "svg", *content, class_=class_, viewBox=f"0 0 {width:.0f} {height:.0f}", role="img", aria_label=label
     )
@@ -57,7 +58,7 @@ class Axis:
     label: Callable[[float], str] = short
 
     def place(self, value: float) -> float:
-        """The pixel of a value; one outside is placed outside, but never so far that a browser would mind."""
+        """Return the pixel of a value; one outside is placed outside, but never so far that a browser would mind."""
         low, high, value = self.low, self.high, _tame(value)
         if self.log:
             low, high, value = math.log10(low), math.log10(high), math.log10(max(value, low / 1e9))
@@ -66,12 +67,12 @@ class Axis:
 
 
 def _tame(value: float) -> float:
-    """Within what arithmetic on axes can bear: differences neither overflow nor vanish."""
+    """Bring a value within what arithmetic on axes can bear: differences neither overflow nor vanish."""
     return 0.0 if abs(value) < 1e-100 else max(-1e100, min(1e100, value))
 
 
 def axis(values: Sequence[float], start: float, end: float, *, from_zero: bool = False, about: int = 5) -> Axis:
-    """An axis that shows all (finite) values, ending on round numbers.
+    """Return an axis that shows all (finite) values, ending on round numbers.
 
     Logarithmic when positive values span more than a factor of 30 and the axis need not begin at zero.
     """
@@ -90,13 +91,13 @@ def axis(values: Sequence[float], start: float, end: float, *, from_zero: bool =
 
 
 def _round_step(step: float) -> float:
-    """The smallest of 1, 2, 2.5, 5, 10 x a power of ten that is at least `step`."""
+    """Return the smallest of 1, 2, 2.5, 5, 10 x a power of ten that is at least `step`."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(m * power for m in (1.0, 2.0, 2.5, 5.0, 10.0, 20.0) if m * power >= step * 0.999)
 
 
 def _tick(value: float, step: float) -> str:
-    """All ticks of an axis with the same digits after the point: 1.0, 1.5, 2.0."""
+    """Return all ticks of an axis with the same digits after the point: 1.0, 1.5, 2.0."""
     if max(abs(value), step) >= 10_000 or step < 1e-4:
         return short(value)
     digits = max(0, -math.floor(math.log10(step)) + (1 if f"{step:.1e}".startswith("2.5") else 0))
@@ -113,12 +114,12 @@ def _log_axis(low: float, high: float, start: float, end: float) -> Axis:
 
 
 def left_margin(scale: Axis) -> float:
-    """Room for the labels of a vertical axis."""
+    """Return room for the labels of a vertical axis."""
     return max((len(scale.label(tick)) for tick in scale.ticks), default=1) * CHARACTER + 12
 
 
 def x_axis(scale: Axis, bottom: float, title: str) -> str:
-    """Ticks below, title at the right end below them."""
+    """Return ticks below, title at the right end below them."""
     left, right = min(scale.start, scale.end), max(scale.start, scale.end)
     parts = [element("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis")]
     for tick in scale.ticks:
@@ -130,7 +131,7 @@ def x_axis(scale: Axis, bottom: float, title: str) -> str:
 
 
 def y_axis(scale: Axis, left: float, right: float, title: str) -> str:
-    """Grid lines with ticks at the left, title above, where it is read without turning the head."""
+    """Return grid lines with ticks at the left, title above, where it is read without turning the head."""
     parts = [text(title, 0.0, min(scale.start, scale.end) - 12, class_="unit")]
     for tick in scale.ticks:
         y = scale.place(tick)
@@ -140,7 +141,8 @@ def y_axis(scale: Axis, left: float, right: float, title: str) -> str:
 
 
 def mark(index: int, x: float, y: float, size: float = 4.0, class_: str = "mark") -> str:
-    """The mark of a series: colour by class, shape too, so that neither colour sight nor colour print is needed."""
+    """Return the mark of a series: colour by class, shape too, so that neither colour sight nor colour print is
+    needed."""
     shape = index % 4
     if shape == 0:
         return element("circle", cx=x, cy=y, r=size, class_=class_)
@@ -157,5 +159,5 @@ def mark(index: int, x: float, y: float, size: float = 4.0, class_: str = "mark"
 
 
 def colours(index: int) -> str:
-    """Classes of a series: eight colours, then the same again with other dashes."""
+    """Return classes of a series: eight colours, then the same again with other dashes."""
     return f"c{index % 8} d{index // 8 % 4}"

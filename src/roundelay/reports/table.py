@@ -38,7 +38,7 @@ def _staleness(run: Run) -> str:
 
 
 def _columns(words: Wording) -> list[Column]:
-    """The columns of runs that count and measure so."""
+    """Return the columns of runs that count and measure so."""
     return [
         Column("run", "the run's directory", lambda run: run.name, number=False),
         Column("strategy", "who talks to whom, and when", lambda run: run.results.label, number=False),
@@ -73,7 +73,8 @@ def _columns(words: Wording) -> list[Column]:
 
 
 def columns(runs: Sequence[Run]) -> list[Column]:
-    """The columns for these runs, without what all share; subsets of the test split beside it where it has any."""
+    """Return the columns for these runs, without what all share; subsets of the test split beside it where it has
+    any."""
     usual = _columns(worded(runs))
     splits = [errors for run in runs if (errors := run.results.wer.get("test"))]
     parts = [
@@ -89,7 +90,7 @@ def columns(runs: Sequence[Run]) -> list[Column]:
 
 
 def summary_table(runs: Sequence[Run]) -> list[list[str]]:
-    """The titles, then a row of cells per run."""
+    """Return the titles, then a row of cells per run."""
     shown = columns(runs)
     return [[column.title for column in shown], *([column.cell(run) for column in shown] for run in runs)]
 
@@ -104,8 +105,8 @@ class Mean:
 
 
 def means(comparison: Comparison, *, seeds: bool = False) -> list[Mean]:
-    """The columns of the table over seeds, without those that nothing is known for; seeds where they differ, or if
-    `seeds`."""
+    """Return the columns of the table over seeds, without those that nothing is known for; seeds where they differ, or
+    if `seeds`."""
     loss = "" if comparison.target is None else f"{comparison.target:.4g}"
     words = worded(run for run, _ in comparison.figures)
     clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
@@ -154,8 +155,8 @@ def means(comparison: Comparison, *, seeds: bool = False) -> list[Mean]:
 
 
 def means_table(comparison: Comparison, *, always: bool = False) -> list[list[str]]:
-    """Titles, then a row per series: mean ± standard deviation over seeds. Empty, unless `always`, without a second
-    run to compare with."""
+    """Return titles, then a row per series: mean ± standard deviation over seeds. Empty, unless `always`, without a
+    second run to compare with."""
     if not always and len(comparison.series) < 2 and all(len(s.runs) == 1 for s in comparison.series):
         return []
     columns = means(comparison, seeds=always)
@@ -187,7 +188,8 @@ def _stale_spread(series: Series) -> str:
 
 
 def text_table(runs: Sequence[Run], width: int = 100, target: float | None = None) -> str:
-    """The table for a terminal of `width` characters, and means over seeds if there are any; no newline at the end.
+    """Return the table for a terminal of `width` characters, and means over seeds if there are any; no newline at the
+    end.
 
     A few runs stand side by side, which is how two runs are compared; more stand below each other, their columns in as
     many blocks as the width asks for.
@@ -207,12 +209,13 @@ def text_table(runs: Sequence[Run], width: int = 100, target: float | None = Non
 
 
 def as_text(blocks: Sequence[Sequence[str]]) -> str:
-    """Blocks of lines, an empty line between them."""
+    """Return blocks of lines, an empty line between them."""
     return "\n\n".join("\n".join(block) for block in blocks)
 
 
 def packed(rows: Sequence[Sequence[str]], numbers: Sequence[bool], width: int) -> list[list[str]]:
-    """Columns in blocks of at most `width` characters (a lone one may be wider), the first column repeated in each."""
+    """Return columns in blocks of at most `width` characters (a lone one may be wider), the first column repeated in
+    each."""
     widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     blocks: list[list[int]] = []
     room = 0

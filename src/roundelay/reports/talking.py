@@ -14,7 +14,7 @@ SHOWN = 0.995  # of the gradients; the rest of a long thin tail would only flatt
 
 
 def staleness(series: Sequence[Series]) -> str:
-    """The age of gradients when applied, all seeds of a series together; empty where none is recorded."""
+    """Return the age of gradients when applied, all seeds of a series together; empty where none is recorded."""
     totals = {s.index: added([r.histogram for run in s.runs for r in run.staleness]) for s in series}
     recorded = [s for s in series if sum(totals[s.index])]
     if not recorded:
@@ -66,7 +66,7 @@ def _summary(series: Series) -> str:
 
 
 def exchanges(series: Sequence[Series]) -> str:
-    """A matrix of every series whose learners exchange, all seeds together; empty where none do."""
+    """Return a matrix of every series whose learners exchange, all seeds together; empty where none do."""
     figures = []
     for s in series:
         matrix = counted(s.runs)

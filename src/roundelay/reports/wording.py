@@ -54,7 +54,7 @@ class Wording:
 
 
 def wording_of(record: Worded) -> Wording:
-    """Words of a record."""
+    """Return words of a record."""
     if record.examples == _FRAMES:
         return Wording(loss=record.measured, right=record.right)
     one = record.examples.removesuffix("s")
@@ -63,7 +63,7 @@ def wording_of(record: Worded) -> Wording:
 
 
 def together(words: Iterable[Wording]) -> Wording:
-    """Words for several runs: their own where they have the same, else what fits all."""
+    """Return words for several runs: their own where they have the same, else what fits all."""
     kinds = list(dict.fromkeys(words)) or [Wording()]
     if len(kinds) == 1:
         return kinds[0]

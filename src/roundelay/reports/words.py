@@ -69,7 +69,7 @@ class Difference:
 
 
 def utterances_of(folder: Path, split: str) -> tuple[ScoredUtterance, ...]:
-    """The utterances of a decoded split of a run; empty where an older version decoded it, or nothing did.
+    """Return the utterances of a decoded split of a run; empty where an older version decoded it, or nothing did.
 
     Raises:
         UserError: the file is damaged.
@@ -106,7 +106,7 @@ def _utterance(fields: Any) -> ScoredUtterance:
 
 
 def phones_of(folder: Path, split: str) -> Counter[WordPair]:
-    """Confused phones of a decoded split; empty where decoding did not say.
+    """Return the confused phones of a decoded split; empty where decoding did not say.
 
     Raises:
         UserError: the file is damaged.
@@ -126,13 +126,13 @@ def phones_of(folder: Path, split: str) -> Counter[WordPair]:
 
 
 def recognised(series: Series, split: str) -> list[tuple[ScoredUtterance, ...]]:
-    """Utterances of each run of a series; empty if any run has none."""
+    """Return utterances of each run of a series; empty if any run has none."""
     found = [utterances_of(run.folder, split) for run in series.runs]
     return found if all(found) else []
 
 
 def errors_by_utterance(runs: Sequence[Sequence[ScoredUtterance]]) -> dict[str, tuple[float, int]]:
-    """Errors (mean of the runs) and reference words by utterance id, of utterances that all runs have."""
+    """Return errors (mean of the runs) and reference words by utterance id, of utterances that all runs have."""
     together: dict[str, list[ScoredUtterance]] = {}
     for run in runs:
         for u in run:
@@ -145,7 +145,7 @@ def errors_by_utterance(runs: Sequence[Sequence[ScoredUtterance]]) -> dict[str, 
 
 
 def rate(counts: Iterable[tuple[float, int]]) -> Rate:
-    """The rate of utterances' errors and words."""
+    """Return the rate of utterances' errors and words."""
     some = list(counts)
     errors, words = sum(e for e, _ in some), sum(w for _, w in some)
     if len(some) < 2 or not words:
@@ -155,7 +155,7 @@ def rate(counts: Iterable[tuple[float, int]]) -> Rate:
 
 
 def difference(a: Mapping[str, tuple[float, int]], b: Mapping[str, tuple[float, int]]) -> Difference | None:
-    """A against B; None unless both have the same utterances, two at least."""
+    """Return a against B; None unless both have the same utterances, two at least."""
     if a.keys() != b.keys() or len(a) < 2 or not (words := sum(w for _, w in a.values())):
         return None
     rows = [(a[name][0], b[name][0], float(a[name][1])) for name in sorted(a)]
@@ -167,7 +167,7 @@ def difference(a: Mapping[str, tuple[float, int]], b: Mapping[str, tuple[float, 
 
 
 def _draws(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """The middle 95 % of 100 (a - b) / words over resampled rows of (a, b, words)."""
+    """Return the middle 95 % of 100 (a - b) / words over resampled rows of (a, b, words)."""
     # Here, for the first interval: a page without words is made without numpy.
     import numpy as np  # noqa: PLC0415
 
@@ -181,7 +181,7 @@ def _draws(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number: the chance of one false alarm among all stays what each p says."""
+    """Return p-values corrected for their number: the chance of one false alarm among all stays what each p says."""
     order = sorted(range(len(values)), key=lambda place: values[place])
     found, least = [1.0] * len(values), 0.0
     for rank, place in enumerate(order):
@@ -191,14 +191,14 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def confused(runs: Iterable[Sequence[ScoredUtterance]]) -> Counter[WordPair]:
-    """Wrong pairs and how often each is there."""
+    """Return wrong pairs and how often each is there."""
     return Counter(pair for run in runs for u in run for pair in u.wrong)
 
 
 def grouped(
     runs: Sequence[Sequence[ScoredUtterance]], of: Callable[[ScoredUtterance], str | None]
 ) -> dict[str, list[tuple[float, int]]]:
-    """Errors and words of the utterances of each group; those without one are left out."""
+    """Return errors and words of the utterances of each group; those without one are left out."""
     counts = errors_by_utterance(runs)
     found: dict[str, list[tuple[float, int]]] = {}
     for u in runs[0] if runs else ():

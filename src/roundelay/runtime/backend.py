@@ -29,7 +29,7 @@ class Counting(Protocol):
     """The learner's own state, as far as the engine changes it."""
 
     def drawn(self, batch: Minibatch) -> None:
-        """`batch` is the minibatch that was drawn last."""
+        """Note that `batch` is the minibatch that was drawn last."""
         ...
 
     def count_exchange(self, request: Exchange, version: int) -> None:
@@ -44,7 +44,7 @@ class Backend(ABC):
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """The next minibatch of the segment, None at its end."""
+        """Return the next minibatch of the segment, None at its end."""
 
     def announce(self, effect: GradMean) -> OnReady | None:
         """Take part in a mean with a gradient that is still to be computed, where that can be: the reply is told how
@@ -53,11 +53,11 @@ class Backend(ABC):
 
     @abstractmethod
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        """The learner's own gradient."""
+        """Return the learner's own gradient."""
 
     @abstractmethod
     def settle(self, statistics: Statistics) -> None:
-        """The minibatch drawn last is trained: count it, and never draw it again."""
+        """Count the minibatch drawn last as trained, and never draw it again."""
 
     @abstractmethod
     def publish(self, effect: Mean | Mix) -> Any:
@@ -69,23 +69,23 @@ class Backend(ABC):
 
     @abstractmethod
     def collect(self, effect: Mean | Mix | GradMean, published: Any) -> Tensor | Later:
-        """The mean (P,), once all it needs have published."""
+        """Return the mean (P,), once all it needs have published."""
 
     @abstractmethod
     def admits(self, effect: Gather) -> bool | Later:
-        """Does what the learner comes with count?"""
+        """Return True if the learner's contribution counts."""
 
     @abstractmethod
     def closes(self, effect: Gather) -> bool | Later:
-        """It has given: wait until the gathering closes, unless it is late. True: this learner is to close it."""
+        """Wait, having given, until the gathering closes, unless it is late. True: this learner is to close it."""
 
     @abstractmethod
     def closed(self, effect: Gather) -> Later | None:
-        """The gathering that `closes` asked for is closed; those who wait go on."""
+        """Return the gathering that `closes` asked for is closed; those who wait go on."""
 
     @abstractmethod
     def lives(self, peer: int) -> bool:
-        """True for the centre and for peers that are not known to be dead."""
+        """Return True for the centre and for peers that are not known to be dead."""
 
     @abstractmethod
     def reach(self, effect: Reach) -> int | Later | None:
@@ -94,15 +94,16 @@ class Backend(ABC):
         done at once."""
 
     def starts(self, effect: Reach, handle: Handle[int | None]) -> bool:
-        """True: an effect that was begun goes on by itself; when it is over, the engine is told to `finish` it."""
+        """Return True if an effect that was begun goes on by itself; when it is over, the engine is told to `finish`
+        it."""
         return False
 
     def deferrable(self, peer: int) -> Row | None:
-        """The row of `peer` if an exchange with it may wait for the next step, else None."""
+        """Return the row of `peer` if an exchange with it may wait for the next step, else None."""
         return None
 
     def ended(self) -> None:  # noqa: B027 most know it, for `Engine.begin` comes back
-        """The coroutine has come to its end."""
+        """Note that the coroutine has come to its end."""
 
 
 class ClockedBackend(Backend):
@@ -113,21 +114,21 @@ class ClockedBackend(Backend):
         """Return seconds on the runtime's clock."""
 
     def entered(self, effect: Effect[Any], at: float) -> None:
-        """The learner is in `effect` since `at` seconds; for people who ask who waits for whom."""
+        """Note that the learner is in `effect` since `at` seconds; for people who ask who waits for whom."""
 
     def left(self) -> None:
-        """It is in its own code again."""
+        """Note that the learner is in its own code again."""
 
 
 class RemoteRows(Protocol):
     """Effects on rows of other hosts: one request at a time, which goes on while the learner computes."""
 
     def takes(self, row: int) -> bool:
-        """True for rows of other hosts."""
+        """Return True for rows of other hosts."""
         ...
 
     def moved(self, row: int) -> bool:
-        """True for the centre, if another host has it than when the last request was made, or none has."""
+        """Return True for the centre, if another host has it than when the last request was made, or none has."""
         ...
 
     def ask(self, effect: Reach | Gather) -> None:
@@ -140,7 +141,7 @@ class RemoteRows(Protocol):
         ...
 
     def wait(self, peer: int) -> int | None:
-        """The answer to the last request: the version of row `peer`; negative: what came to a gathering does not
+        """Return the answer to the last request: the version of row `peer`; negative: what came to a gathering does not
         count; or None: nobody is there."""
         ...
 

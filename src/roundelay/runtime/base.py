@@ -36,12 +36,12 @@ STALENESS_BINS = 64
 
 
 def of_centre(name: str) -> bool:
-    """Is the vector of this name in a `ClusterState` the centre, or kept beside it?"""
+    """Return True if the vector of this name in a `ClusterState` is the centre, or kept beside it."""
     return name.partition(" ")[0] == "centre"
 
 
 def wall_clock() -> float:
-    """Seconds on a clock that never goes back. The only clock the rest of the house reads."""
+    """Return seconds on a clock that never goes back. The only clock the rest of the house reads."""
     return time.monotonic()
 
 
@@ -62,7 +62,7 @@ class Straggler:
 
 
 def parse_straggler(text: str) -> Straggler:
-    """`1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
+    """Return the straggler of `1:3x` (learner 1 takes three times as long) or `1:+0.4` (0.4 s more for every gradient).
 
     Raises:
         UserError: anything else.
@@ -134,11 +134,11 @@ class Cluster:
         return {name: f"centre {name}" for name in self.strategy.centre_memory}
 
     def stop_round(self, reached: int) -> int:
-        """The round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
+        """Return the round an interrupted segment ends before, when the furthest learner has begun `reached` rounds."""
         return -(-reached // self.strategy.block) * self.strategy.block
 
     def straggler(self, rank: int) -> Straggler:
-        """The handicap of `rank`; none by default."""
+        """Return the handicap of `rank`; none by default."""
         return next((s for s in self.stragglers if s.rank == rank), Straggler(rank))
 
 
@@ -154,7 +154,7 @@ class SegmentPlan:
     warmup: Warmup | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The part of it that a learner in another process is told, now or in a replay."""
+        """Return the part of it that a learner in another process is told, now or in a replay."""
         return {
             "epoch": self.epoch.to_json(),
             "learning_rate": self.learning_rate,
@@ -164,7 +164,8 @@ class SegmentPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "SegmentPlan":
-        """The inverse of `to_json`, but for the last round, which a learner is told by the arena."""
+        """Return the plan of this JSON: the inverse of `to_json`, but for the last round, which a learner is told by
+        the arena."""
         warmup = value["warmup"] and Warmup(**value["warmup"])
         return cls(EpochPlan.from_json(value["epoch"]), value["learning_rate"], value["first"], warmup=warmup)
 
@@ -179,7 +180,7 @@ class SegmentPlan:
         return self.epoch.rounds if self.last_round is None else min(self.last_round, self.epoch.rounds)
 
     def missing(self, frames: Sequence[int], end: int, synchronous: bool) -> tuple[int, ...]:
-        """Examples of this segment that nobody has trained, by the rank of the learner whose part they were.
+        """Return examples of this segment that nobody has trained, by the rank of the learner whose part they were.
 
         Learners that draw from one order have one part, that of the first of them. Under a synchronous strategy every
         learner has its own; else those of a host have, where hosts draw from their own shards; else all have one.
@@ -200,7 +201,7 @@ class SegmentPlan:
         return tuple(found)
 
     def rate(self, round_: int) -> float:
-        """The learning rate of a round of the epoch. Every runtime takes it from here, so that all agree bit for
+        """Return the learning rate of a round of the epoch. Every runtime takes it from here, so that all agree bit for
         bit."""
         return self.learning_rate if self.warmup is None else self.learning_rate * self.warmup.factor(round_)
 
@@ -278,7 +279,7 @@ class Counts:
 
     @classmethod
     def zeros(cls, learners: int, centre: bool = False) -> "Counts":
-        """Nothing counted yet."""
+        """Return counts before anything was counted."""
         shapes = {"staleness": (learners, STALENESS_BINS), "exchanges": (learners, learners + centre)}
         numbers = {}
         for name in (item.name for item in dataclasses.fields(cls)):
@@ -288,7 +289,7 @@ class Counts:
         return cls(**numbers)
 
     def copy(self) -> "Counts":
-        """A copy that later counting does not change."""
+        """Return a copy that later counting does not change."""
         return Counts(
             **{
                 # a table of zeros takes no memory before it is written, and that of exchanges has L^2 of them
@@ -382,7 +383,7 @@ class Glance:
 
     @classmethod
     def of(cls, counts: Counts, learners_alive: int, **known: Any) -> "Glance":
-        """The progress that `counts` tell of."""
+        """Return the progress that `counts` tell of."""
         statistics, steps = counts.statistics, int(counts.steps.sum())
         return cls(
             statistics.frames,
@@ -401,7 +402,7 @@ Watch = Callable[[Glance], bool]
 
 
 def keep_going(_: Glance) -> bool:
-    """Nobody watches."""
+    """Return True: nothing is watched."""
     return False
 
 
@@ -415,7 +416,8 @@ class Runtime(ABC):
     """The name of the signal that stops the run: heard by another host, or told by whoever leads the run."""
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
-        """The plan as it is trained here: with a share for each host, where hosts have only some of the examples."""
+        """Return the plan as it is trained here: with a share for each host, where hosts have only some of the
+        examples."""
         return plan
 
     @abstractmethod
@@ -424,7 +426,7 @@ class Runtime(ABC):
 
     @abstractmethod
     def state(self) -> ClusterState:
-        """A copy of everything that must survive."""
+        """Return a copy of everything that must survive."""
 
     @abstractmethod
     def load(self, state: ClusterState) -> None:
@@ -432,31 +434,31 @@ class Runtime(ABC):
 
     @abstractmethod
     def rows(self) -> Tensor:
-        """The rows of the living holders as they are, (L', P). Not a copy: read it between segments only."""
+        """Return the rows of the living holders as they are, (L', P). Not a copy: read it between segments only."""
 
     @abstractmethod
     def shares(self) -> list[float] | None:
-        """Shares of these rows in the model to evaluate, by their masses, as of the last `rows`; None: the strategy
-        does not weigh rows."""
+        """Return shares of these rows in the model to evaluate, by their masses, as of the last `rows`; None: the
+        strategy does not weigh rows."""
 
     @abstractmethod
     def centre(self) -> Tensor:
-        """The centre row as it is, (P,), where the strategy has one."""
+        """Return the centre row as it is, (P,), where the strategy has one."""
 
     @abstractmethod
     def close(self) -> None:
         """Stop all processes, free all memory. Safe to call twice."""
 
     def consensus(self) -> Tensor:
-        """The model to evaluate, (P,): the centre, or the mean of all holders' rows, weighted by their masses where the
-        strategy weighs them."""
+        """Return the model to evaluate, (P,): the centre, or the mean of all holders' rows, weighted by their masses
+        where the strategy weighs them."""
         if self.cluster.centre:
             return self.centre()
         rows, shares = self.rows(), self.shares()
         return rows.mean(0) if shares is None else weighted_mean(list(rows), shares)
 
     def consensus_distance(self) -> float:
-        """Root mean square, over learners and parameters, of (row - mean of rows)."""
+        """Return root mean square, over learners and parameters, of (row - mean of rows)."""
         rows = self.rows()
         if len(rows) == 1 or not rows.numel():
             return 0.0
@@ -475,7 +477,7 @@ class Runtime(ABC):
 
 
 def staleness_summary(counts: Counts) -> tuple[list[int], int, float]:
-    """(histogram without empty tail, largest, mean) over all learners."""
+    """Return (histogram without empty tail, largest, mean) over all learners."""
     total = counts.staleness.sum(0)
     used = int(np.flatnonzero(total)[-1]) + 1 if total.any() else 0
     return (

@@ -4,12 +4,12 @@ import time
 
 
 def unix_clock() -> float:
-    """Seconds since 1970, for people and other hosts: it may be set back."""
+    """Return seconds since 1970, for people and other hosts: it may be set back."""
     return time.time()
 
 
 def steady_clock() -> float:
-    """Seconds since some moment: never set back."""
+    """Return seconds since some moment: never set back."""
     return time.monotonic()
 
 

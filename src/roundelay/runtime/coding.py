@@ -19,8 +19,8 @@ from roundelay.core.flat import WHOLE, VectorFragment
 def arrived(
     codec: Codec, vector: Tensor, weight: float, memory: Mapping[str, Tensor], fragment: VectorFragment = WHOLE
 ) -> Tensor:
-    """The vector (P,) that others receive of `vector` (P,): itself by an exact codec, else another. With weight 0
-    nothing is sent, and nothing is remembered.
+    """Return the vector (P,) that others receive of `vector` (P,): itself by an exact codec, else another. With weight
+    0 nothing is sent, and nothing is remembered.
 
     Args:
         memory: the learner's, by name; the codec's is changed.
@@ -35,7 +35,7 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """The vector (P,) for what the codec leaves out, if it has one. The centre has no memory.
+    """Return the vector (P,) for what the codec leaves out, if it has one. The centre has no memory.
 
     Raises:
         ValueError: the strategy has declared vectors, but none of this name.

@@ -43,7 +43,8 @@ class Deferred:
         self._waiting = None
 
     def withdraw(self, handle: Handle[int | None] | None = None) -> DeferredExchange | None:
-        """The waiting exchange, which is not to be done in a step any more; with `handle`, only if it is that one."""
+        """Return the waiting exchange, which is not to be done in a step any more; with `handle`, only if it is that
+        one."""
         found = self._waiting
         if found is None or (handle is not None and found.handle is not handle):
             return None
@@ -51,7 +52,7 @@ class Deferred:
         return found
 
     def take(self, mine: Row) -> DeferredExchange | None:
-        """The exchange, if it can be done now, with the other row's lock held; the caller holds its own row's.
+        """Return the exchange, if it can be done now, with the other row's lock held; the caller holds its own row's.
 
         That lock is only tried: a learner that holds its own row waits for no other, so there is no lock order to keep
         and no deadlock.

@@ -168,14 +168,14 @@ class Engine:
             reply = rule(self, effect)
 
     def _end(self) -> None:
-        """The coroutine is over."""
+        """End the coroutine."""
         if self._trained is not None:
             self._settle(self._trained)
         self._role = self.pending = None
         self._backend.ended()
 
     def _settle(self, trained: Statistics) -> None:
-        """The coroutine has gone on past its last gradient."""
+        """Settle, when the coroutine has gone on past its last gradient."""
         self._trained = None
         self._backend.settle(trained)
 
@@ -291,7 +291,7 @@ class Engine:
         yield counts
 
     def _gather_elsewhere(self, remote: RemoteRows, gather: Gather) -> bool:
-        """The same at the host that has the centre, as one request."""
+        """Gather at the host that has the centre, as one request."""
         self.finish_asked()
         remote.ask(gather)
         version = remote.wait(gather.close.peer)
@@ -304,7 +304,7 @@ class Engine:
     # Begin and Wait ---------------------------------------------------------------------------------------------------
 
     def _begin(self, begin: Begin[Any]) -> Handle[Any] | Later:
-        """Of a handle, `pending` is the effect, and the reply of `publish`."""
+        """Begin an effect; of a handle, `pending` is the effect, and the reply of `publish`."""
         effect: Effect[Any] = begin.effect
         handle: Handle[Any] = Handle()
         handle.pending = effect, None

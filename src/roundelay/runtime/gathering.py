@@ -50,7 +50,7 @@ class GatheringTable:
 
     @classmethod
     def shapes(cls, learners: int) -> dict[str, tuple[tuple[int, ...], type[Any]]]:
-        """Shape and type of each array."""
+        """Return shape and type of each array."""
         one, each = (1,), (learners,)
         shapes: dict[str, tuple[int, ...]] = {"spans": (PAST,), "usual": (2, 2)}
         shapes |= dict.fromkeys(("closed", "closer", "opened_at", "spans_seen", "usual_seen"), one)
@@ -61,7 +61,7 @@ class GatheringTable:
 
     @classmethod
     def zeros(cls, learners: int) -> Self:
-        """Nobody has come yet."""
+        """Return the state before any learner has come."""
         return cls(**{name: np.zeros(shape, kind) for name, (shape, kind) in cls.shapes(learners).items()})
 
 
@@ -88,30 +88,30 @@ class Gatherings:
         self.table = table
 
     def begin_segment(self) -> None:
-        """Counts begin at 0. While no learner runs."""
+        """Begin a segment: counts begin at 0. While no learner runs."""
         for counts in (self.table.closed, self.table.counted, self.table.late, self.table.left_out):
             counts[:] = 0
 
     def begin_part(self, now: float) -> None:
-        """All learners begin together."""
+        """Begin a part: all learners begin together."""
         table = self.table
         table.held[:], table.came[:], table.took_at[:], table.outside[:] = table.closed[0], 0, now, 0
         table.opened_at[0], table.closer[0] = now, -1
 
     def join(self, rank: int, now: float) -> None:
-        """Learner `rank` begins at the model of the last gathering. If one before it died while it closed a gathering,
-        another closes that."""
+        """Let learner `rank` begin at the model of the last gathering. If one before it died while it closed a
+        gathering, another closes that."""
         table = self.table
         table.held[rank], table.came[rank], table.took_at[rank] = table.closed[0], 0, now
         table.outside[rank] = 0
         self.give_up_closing(rank)
 
     def leave(self, ranks: Sequence[int]) -> None:
-        """Nobody waits for these learners before they `join`, whether they live or not."""
+        """Let no learner wait for these before they `join`, whether they live or not."""
         self.table.outside[list(ranks)] = 1
 
     def learnt(self) -> NDArray[np.float64] | None:
-        """Numbers of what is usual by now, (1, PAST + 6), to go on with later; None: nobody has come yet."""
+        """Return numbers of what is usual by now, (1, PAST + 6), to go on with later; None: no learner has come yet."""
         table = self.table
         seen = np.array([table.spans_seen[0], table.usual_seen[0]], np.float64)
         return np.concatenate([seen, table.usual.ravel(), table.spans])[None] if seen.any() else None
@@ -123,7 +123,7 @@ class Gatherings:
         table.usual[:], table.spans[:] = numbers[2:6].reshape(2, 2), numbers[6:]
 
     def told(self) -> Gathered | None:
-        """The gatherings of this segment; None: there were none."""
+        """Return the gatherings of this segment; None: there were none."""
         table = self.table
         if not table.closed[0]:
             return None
@@ -134,11 +134,11 @@ class Gatherings:
     # A learner comes --------------------------------------------------------------------------------------------------
 
     def is_late(self, rank: int) -> bool:
-        """Has a gathering closed since learner `rank` took the model it goes on from?"""
+        """Return True if a gathering has closed since learner `rank` took the model it goes on from."""
         return bool(self.table.held[rank] < self.table.closed[0])
 
     def admits(self, rank: int, gather: Gather) -> bool:
-        """Does what learner `rank` comes with count? Asked once, before it is given."""
+        """Return True if the contribution of learner `rank` counts. Asked once, before it is given."""
         table, terms = self.table, gather.terms
         if gather.give is None:
             return False
@@ -167,7 +167,8 @@ class Gatherings:
         return good
 
     def arrive(self, rank: int, last: bool, now: float) -> bool:
-        """Learner `rank` has given; must it wait? One that is late goes on, with the model of the last gathering."""
+        """Note that learner `rank` has given; return True if it must wait. One that is late goes on, with the model of
+        the last gathering."""
         table = self.table
         waits = last or not self.is_late(rank)
         table.came[rank], table.came_at[rank] = FOR_THE_LAST_TIME if last else COME, now
@@ -188,7 +189,8 @@ class Gatherings:
     # A gathering closes -----------------------------------------------------------------------------------------------
 
     def closing_time(self, terms: Quorum, living: Sequence[int]) -> float:
-        """The time at which the open gathering closes if nobody else comes; infinite: somebody must come first."""
+        """Return the time at which the open gathering closes if nobody else comes; infinite: somebody must come
+        first."""
         table, come = self.table, [rank for rank in living if self.table.came[rank]]
         if len(come) == len(living):
             return -math.inf
@@ -202,7 +204,8 @@ class Gatherings:
         return max(enough_at, float(table.opened_at[0]) + usual_span(spans, terms.spread)) if spans else enough_at
 
     def begin_closing(self, rank: int, terms: Quorum, living: Sequence[int], now: float) -> bool:
-        """Is learner `rank`, which waits, to close the gathering now? It is then the only one, while it lives."""
+        """Return True if learner `rank`, which waits, is to close the gathering now. It is then the only one, while it
+        lives."""
         closer = self.table.closer
         if (closer[0] >= 0 and closer[0] in living) or self.closing_time(terms, living) > now:
             return False
@@ -212,11 +215,12 @@ class Gatherings:
         return True
 
     def give_up_closing(self, rank: int) -> None:
-        """Learner `rank`, if it was to close the gathering, has not."""
+        """Note that learner `rank`, if it was to close the gathering, has not."""
         self.table.closer[self.table.closer == rank] = -1
 
     def close(self, living: Sequence[int], now: float) -> None:
-        """The exchange that `begin_closing` asked for is done. Those who wait may go on: for a segment's end all."""
+        """Close the gathering: the exchange that `begin_closing` asked for is done. Those who wait may go on: for a
+        segment's end all."""
         table, ends = self.table, self._ends(living)
         table.closed[0] += 1
         table.opened_at[0], table.closer[0] = now, -1

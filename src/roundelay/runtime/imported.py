@@ -31,8 +31,8 @@ def not_imported_again() -> None:
 
 @contextmanager
 def importable_script(sent: object) -> Iterator[None]:
-    """Meanwhile, processes that are started import the script only if it is needed to unpickle `sent`, and if it is a
-    file: one from standard input could only fail."""
+    """Let processes that are started import the script, until the end of the `with`, only if it is needed to unpickle
+    `sent`, and if it is a file: one from standard input could only fail."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     no_file = file is not None and getattr(main, "__spec__", None) is None and not Path(file).exists()

@@ -83,14 +83,14 @@ class LearnerTables:
 
 @cache
 def everyone(learners: int) -> tuple[int, ...]:
-    """All ranks. Learners of one process share them: ten thousand lists of ten thousand fill 3 GB."""
+    """Return all ranks. Learners of one process share them: ten thousand lists of ten thousand fill 3 GB."""
     return tuple(range(learners))
 
 
 def _local_step(
     snapshot: SnapshotBuffer, vectors: LearnerVectors, optimizer: LocalOptimizer, scalars: NDArray[np.float64]
 ) -> LocalStep:
-    """Steps of the optimizer over the row's chunks, its parameters, or all of it at once."""
+    """Return steps of the optimizer over the row's chunks, its parameters, or all of it at once."""
     copy = None if vectors.snapshot is None else snapshot.vector
     if (one_pass := optimizer.attach_copying(vectors.row.vector, vectors.memory, copy)) is not None:
         return OnePassStep(one_pass)
@@ -175,7 +175,7 @@ class LearnerState(Me):
                 self.row.forget_others()
 
     def drawn(self, batch: Minibatch) -> None:
-        """Steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
+        """Note that steps are taken at the learning rate of the round that `batch`, drawn last, belongs to.
 
         A minibatch without number, which only completes the draw of a group, belongs to none.
         """
@@ -224,8 +224,8 @@ class LearnerState(Me):
         return factor
 
     def _update_row(self, gradient: Gradient, deferred: DeferredExchange | None) -> int:
-        """Under the lock: exchange, update and snapshot for the next gradient; how many versions old the gradient
-        was."""
+        """Do, under the lock, exchange, update and snapshot for the next gradient; return how many versions old the
+        gradient was."""
         row = self.row
         mixing = RowOperation(row, deferred.theirs, deferred.request) if deferred is not None else None
         if mixing is None:
@@ -251,13 +251,13 @@ class LearnerState(Me):
         return version - gradient.version
 
     def count_age(self, stale: int) -> None:
-        """One more gradient, or report to the centre, that was `stale` versions old when it was applied."""
+        """Count one more gradient, or report to the centre, that was `stale` versions old when it was applied."""
         self.counts.staleness[self.rank, min(stale, STALENESS_BINS - 1)] += 1
         self.counts.stalest[self.rank] = max(stale, int(self.counts.stalest[self.rank]))
         self.counts.stale_sum[self.rank] += stale
 
     def count_exchange(self, request: Exchange, version: int) -> None:
-        """An exchange that left the peer's row at `version`."""
+        """Count an exchange that left the peer's row at `version`."""
         self.counts.exchanges[self.rank, request.peer] += 1
         if request.since is not None and not self._count_steps:
             self.count_age(version - 1 - request.since)

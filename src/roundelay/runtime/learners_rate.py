@@ -53,7 +53,7 @@ class RateFactor:
         self._largest, self._averaged = 1.0, 1.0
 
     def live(self, living: Collection[int]) -> None:
-        """These learners live from now on."""
+        """Note that these learners live from now on."""
         if living != self._living:
             self._living = living
             self._largest = self._strategy.largest_factor(len(living), self._shared)
@@ -77,7 +77,8 @@ class RateFactor:
             found, alike = fastest_over_mean(known), self._averaged * len(self._living) / max(1, len(known))
             minibatches = alike * minibatches_averaged(speeds(known))
         if self.noise is not None:
-            found *= 1 + (gain(self.noise.signal, minibatches, self._averaged) - 1) * self.noise.free
+            found *= gain(self.noise.signal, minibatches, self._averaged)
+            found = 1 + (found - 1) * self.noise.free
             if self.noise.wants(step) and not (empty and self._averaged == 1):
                 self.noise.look(step, gradient())
         return round(_PARTS * found) / _PARTS

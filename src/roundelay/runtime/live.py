@@ -46,12 +46,12 @@ class LiveFile:
         self._done = 0  # frames of this epoch in earlier segments
 
     def train(self, epoch: int, done: int) -> None:
-        """Training begins, or goes on where `done` frames of the epoch are trained."""
+        """Note that training begins, or goes on where `done` frames of the epoch are trained."""
         self._done, self._before, self._seen = done, (wall_clock(), 0, ()), {}
         self._change(doing=TRAINING, epoch=epoch, epoch_frames=done, lost=[])
 
     def look(self, glance: Glance) -> None:
-        """Records how far the segment is; called a few times a second."""
+        """Record how far the segment is; called a few times a second."""
         now = wall_clock()
         for rank, frames in enumerate(glance.learner_frames):
             if self._seen.get(rank, (-1, 0.0))[0] != frames:
@@ -82,20 +82,20 @@ class LiveFile:
             self._write()
 
     def evaluate(self) -> None:
-        """The model is evaluated."""
+        """Note that the model is evaluated."""
         self._change(doing=EVALUATING)
 
     def finish(self) -> None:
-        """The run has come to its end: from now on its results say what there is to say."""
+        """Finish the run: from now on its results say what there is to say."""
         with suppress(OSError):
             (self._folder / Live.FILE).unlink(missing_ok=True)
 
     def interrupt(self) -> None:
-        """The user has stopped it."""
+        """Note that the user has stopped it."""
         self.end(INTERRUPTED)
 
     def _speed(self, now: float, done: int, by_rank: Sequence[int]) -> Mapping[str, Any]:
-        """Since it was last written."""
+        """Return the speed since it was last written."""
         if self._before is None:
             return {}
         then, frames, before = self._before
@@ -109,7 +109,7 @@ class LiveFile:
             self._write()
 
     def end(self, how: str, why: str = "") -> None:
-        """It has ended, in one of the words of core/live.py."""
+        """End, in one of the words of core/live.py."""
         self._now = dataclasses.replace(self._now, doing=how, why=why)
         self._write()
 

@@ -45,15 +45,15 @@ class LocalStep(ABC):
     """The way a learner's own row is updated by a gradient."""
 
     def begin(self) -> None:  # noqa: B027 most keep nothing between segments
-        """A segment begins: rows and memory may have been replaced from outside."""
+        """Begin a segment: rows and memory may have been replaced from outside."""
 
     @abstractmethod
     def take(self, gradient: Gradient, rate: float, mixing: RowOperation | None) -> float:
-        """Under the row's lock: do the exchange `mixing`, if there is one, update the row, and leave it in the snapshot
-        buffer; seconds that the exchange took."""
+        """Do the exchange `mixing`, under the row's lock, if there is one, update the row, and leave it in the snapshot
+        buffer; return the seconds that the exchange took."""
 
     def end(self) -> None:  # noqa: B027
-        """The row has had its update."""
+        """End: the row has had its update."""
 
 
 class ChunkedStep(LocalStep):

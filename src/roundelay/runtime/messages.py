@@ -223,7 +223,7 @@ def _number(kind: type, bounds: Range) -> Read:
 
 
 def _tuple(arguments: tuple[Any, ...]) -> Read:
-    """Of one type, any number of them; or of these."""
+    """Return a reader of any number of values of one type, or of these."""
     count = None if arguments[-1] is Ellipsis else len(arguments)
     parts = [_reader(argument) for argument in arguments if argument is not Ellipsis]
 

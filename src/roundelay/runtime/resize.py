@@ -64,7 +64,7 @@ class TrainedBy:
         return cls(meta["strategy"], meta["memory"], meta["holders"], **known)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {**vars(self), "memory": list(self.memory), "holders": list(self.holders)}
 
     def remembered_by(self, strategy: Strategy) -> bool:
@@ -90,7 +90,7 @@ class TrainedBy:
 
 
 def gone_on_with(state: ClusterState, cluster: Cluster, trained: TrainedBy) -> ClusterState:
-    """`state`, of L learners trained by that strategy, as that of the M learners of `cluster`."""
+    """Return `state`, of L learners trained by that strategy, as that of the M learners of `cluster`."""
     had, rows, learners = state.vectors, state.vectors["row"], cluster.learners
     kept, before = trained.remembered_by(cluster.strategy), len(rows)
     if kept and before == learners:
@@ -115,7 +115,7 @@ def gone_on_with(state: ClusterState, cluster: Cluster, trained: TrainedBy) -> C
 
 
 def begun_at(state: ClusterState, x: Tensor) -> ClusterState:
-    """`state`, of learners that have trained nothing, with model `x` (P,) in every row and in the centre."""
+    """Return `state`, of learners that have trained nothing, with model `x` (P,) in every row and in the centre."""
     vectors = {
         name: x.expand_as(value).clone() if name in ("row", "centre") else value
         for name, value in state.vectors.items()
@@ -124,7 +124,8 @@ def begun_at(state: ClusterState, x: Tensor) -> ClusterState:
 
 
 def model_of(state: ClusterState, holders: Sequence[int], weighed: bool = False) -> Tensor:
-    """The model (P,) to evaluate: the centre, or the mean of the rows of `holders`, by their masses if `weighed`."""
+    """Return the model (P,) to evaluate: the centre, or the mean of the rows of `holders`, by their masses if
+    `weighed`."""
     if "centre" in state.vectors:
         return state.vectors["centre"][0]
     weights = weights_of(state.vectors["scalars"][list(holders), -1].tolist()) if weighed else [1.0] * len(holders)
@@ -132,7 +133,7 @@ def model_of(state: ClusterState, holders: Sequence[int], weighed: bool = False)
 
 
 def mean(vectors: Iterable[Tensor], weights: Iterable[float] = itertools.repeat(1.0)) -> Tensor:
-    """The mean (P,) of vectors (P,) by weights, not all 0: see `RunningMean`."""
+    """Return the mean (P,) of vectors (P,) by weights, not all 0: see `RunningMean`."""
     found = RunningMean()
     for vector, weight in zip(vectors, weights, strict=False):
         found.add(vector, weight)

@@ -124,29 +124,30 @@ class Row:
         return float(self.mass[0])
 
     def worked(self) -> None:
-        """Under the lock: its learner has taken a step."""
+        """Note, under the lock, that its learner has taken a step."""
         if self.mass is not None:
             self.mass[0] += 1
 
     def meets(self, peer: int, share: float) -> None:
-        """Under the lock: in an exchange that this row's learner has asked row `peer` for, this row has that `share` of
-        the two."""
+        """Note, under the lock, that in an exchange that this row's learner has asked row `peer` for, this row has that
+        `share` of the two."""
         if self.others is not None:
             self.others[peer % len(self.others)] = 1 - share
 
     def forget_others(self) -> None:
-        """Under the lock: a segment begins."""
+        """Forget all that belongs to others, under the lock: a segment begins."""
         if self.others is not None:
             self.others[:] = 0
 
     def forget_work(self) -> None:
-        """Under the lock: it becomes a copy of another model, on which its learner has not worked."""
+        """Forget its learner's work, under the lock: it becomes a copy of another model, on which its learner has not
+        worked."""
         if self.mass is not None:
             self.mass[0] = 0
 
     def fade(self, weight: float, factor: float) -> None:
-        """Under the lock: of its mass, what was met in an exchange, `weight`, is multiplied by `factor`. Steps taken
-        since count in full, so the order of the two does not matter."""
+        """Multiply by `factor`, under the lock, that part of its mass that was met in an exchange, `weight`. Steps
+        taken since count in full, so the order of the two does not matter."""
         if self.mass is not None:
             self.mass[0] -= weight * (1 - factor)
 
@@ -161,13 +162,13 @@ class Row:
         return self._away is not None and bool(self._away[self.rank])
 
     def check_out(self, lease: int) -> None:
-        """Under the lock: from now on it is in flight, under the lease of that number."""
+        """Note, under the lock, that from now on it is in flight, under the lease of that number."""
         assert self._away is not None
         self._away[self.rank] = lease
 
     def check_in(self, lease: int) -> bool:
-        """It is no longer in flight under that lease; under the lock, if the row is then changed. False if it was over
-        before: the row has become another learner's meanwhile, or its peer is dead."""
+        """Bring it back if it is in flight under that lease; under the lock, if the row is then changed. False if it
+        was over before: the row has become another learner's meanwhile, or its peer is dead."""
         assert self._away is not None
         if self._away[self.rank] != lease:
             return False
@@ -175,11 +176,11 @@ class Row:
         return True
 
     def begin(self) -> None:
-        """Under the lock: a mutation starts. After a torn one the version is made even first."""
+        """Begin a mutation, under the lock. After a torn one the version is made even first."""
         self._versions[self.rank] += 1 + self._versions[self.rank] % 2
 
     def end(self) -> None:
-        """Under the lock: the mutation is complete."""
+        """End a mutation, which is complete, under the lock."""
         self._versions[self.rank] += 1
 
     @contextmanager
@@ -291,7 +292,7 @@ def _prepare_exchange(mine: Row, theirs: Row, request: Exchange) -> ChunkWork:
 
 
 def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
-    """The share of `mine` in the two, whose masses fade with this exchange."""
+    """Return the share of `mine` in the two, whose masses fade with this exchange."""
     weights = mine.weight, theirs.weight
     for row, weight, factor in zip((mine, theirs), weights, decay, strict=True):
         row.fade(weight, factor)
@@ -301,7 +302,7 @@ def _weighed(mine: Row, theirs: Row, decay: tuple[float, float]) -> float:
 
 
 def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequence[Tensor]]) -> ChunkWork:
-    """The rule for those elements of each chunk that are in the fragment."""
+    """Return the rule for those elements of each chunk that are in the fragment."""
     met, first = list[list[Tensor]](), 0
     for vectors in chunks:
         size = len(vectors[0])
@@ -312,7 +313,7 @@ def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequenc
 
 
 def _remembered(row: Row, name: str) -> Tensor:
-    """The vector (P,) that is remembered of a row.
+    """Return the vector (P,) that is remembered of a row.
 
     Raises:
         ValueError: there is none of this name.
@@ -392,7 +393,7 @@ class RowOperation:
             self.chunk(number)
 
     def end(self) -> int:
-        """All chunks are done; the version of their row."""
+        """End, when all chunks are done; return the version of their row."""
         for row in self._written:
             row.end()
         return self._theirs.version

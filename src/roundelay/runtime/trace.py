@@ -56,7 +56,7 @@ class Access(NamedTuple):
 
     @classmethod
     def from_number(cls, number: float) -> "Access":
-        """The inverse.
+        """Return the access of this number: the inverse.
 
         Raises:
             ValueError, OverflowError: it is the number of none.
@@ -182,7 +182,7 @@ class TraceWriter:
         os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
 
     def close(self) -> None:
-        """Nothing more to note."""
+        """Close: nothing more to note."""
         os.close(self._file)
 
 
@@ -196,7 +196,7 @@ def _path(folder: Path, rank: int) -> Path:
 
 
 def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
-    """A learner's events, in order.
+    """Yield a learner's events, in order.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
@@ -218,7 +218,7 @@ ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", 
 
 
 def read_array(folder: Path, rank: int) -> NDArray[Any]:
-    """A learner's events as one array.
+    """Return a learner's events as one array.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
@@ -242,8 +242,8 @@ Digests = dict[str, str]
 
 
 def digests(state: ClusterState, living: tuple[int, ...]) -> Digests:
-    """A short hash of every living learner's vectors and counters, and of the centre, by name. What
-    gatherings have learnt of spans is left out: a replay has no clock."""
+    """Return a short hash of every living learner's vectors and counters, and of the centre, by name. What gatherings
+    have learnt of spans is left out: a replay has no clock."""
     found = {}
     for name, value in state.vectors.items():
         if name == LEARNT:
@@ -276,19 +276,19 @@ class Recorder:
         self._write("start", version=TRACE_VERSION, **facts, digests=self._digest(initial))
 
     def command(self, command: dict[str, Any]) -> int:
-        """Learners are about to be told `command`; its number."""
+        """Note that learners are about to be told `command`; return its number."""
         self._commands += 1
         self._write("command", number=self._commands, **command)
         return self._commands
 
     def done(self, state: ClusterState, living: tuple[int, ...], lost: tuple[int, ...]) -> None:
-        """All of the last command has been done."""
+        """Note that all of the last command has been done."""
         found = digests(state, living)
         self._known.append(found)
         self._write("done", number=self._commands, living=living, lost=lost, digests=found)
 
     def load(self, state: ClusterState) -> None:
-        """The state was replaced from outside: by one of before, else it is kept here."""
+        """Note that the state was replaced from outside: by one of before, else it is kept here."""
         found = self._digest(state)
         file = None
         if found not in self._known:
@@ -313,7 +313,7 @@ def write_entry(folder: Path, what: str, **entry: Any) -> None:
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """The parent's part, in order; a last line cut short by a kill is left out.
+    """Yield the parent's part, in order; a last line cut short by a kill is left out.
 
     Raises:
         UserError: missing, or not a trace; names the file and line.
@@ -337,7 +337,7 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:
-    """The state a `load` entry kept.
+    """Return the state a `load` entry kept.
 
     Raises:
         UserError: its file is missing or damaged.

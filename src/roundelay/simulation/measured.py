@@ -38,12 +38,12 @@ class Measured:
 
 
 def cores_used(learners: int, cores: int) -> int:
-    """Cores that compute gradients: every learner has as many threads as fit."""
+    """Return the cores that compute gradients: every learner has as many threads as fit."""
     return min(cores, learners * max(1, cores // learners))
 
 
 def read_run(exp: Path) -> Measured:
-    """Reads the costs that a run directory records.
+    """Read the costs that a run directory records.
 
     Raises:
         UserError: not a run on real learners, or without what is needed; names it.

@@ -78,16 +78,16 @@ class Scenario:
         return self.frames * self.learners
 
     def task(self) -> Task:
-        """The task that is trained; only the noise of a gradient depends on its frames."""
+        """Return the task that is trained; only the noise of a gradient depends on its frames."""
         examples = self.minibatch * self.rounds
         return TimingOnly(examples) if self.timing_only else Quadratic(QUADRATIC_PARAMETERS, examples, seed=self.seed)
 
     def cluster(self, strategy: Strategy) -> Cluster:
-        """The learners under one strategy."""
+        """Return the learners under one strategy."""
         return Cluster(strategy, self.task(), Sgd(), self.learners, self.seed, self.stragglers)
 
     def runtime(self, cluster: Cluster) -> SimRuntime:
-        """Its simulator."""
+        """Return its simulator."""
         return SimRuntime(cluster, self.cost, model_bytes=self.model_bytes)
 
 
@@ -163,7 +163,7 @@ def _summary(scenario: Scenario, strategy: Strategy, runtime: SimRuntime, outcom
 
 
 def _together(before: Simulated, after: Simulated) -> Simulated:
-    """Two epochs in a row; minibatches are those of the later one."""
+    """Return two epochs in a row; minibatches are those of the later one."""
     return replace(
         after,
         virtual_seconds=before.virtual_seconds + after.virtual_seconds,
@@ -192,7 +192,7 @@ def _ended(label: str, runtime: SimRuntime, error: LearnerDied) -> Simulated:
 
 
 def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
-    """The same through the training loop, which leaves a run directory."""
+    """Train the same through the training loop, which leaves a run directory."""
     cluster = scenario.cluster(strategy)
 
     def make_runtime(cluster: Cluster) -> Runtime:
@@ -230,7 +230,7 @@ def _train(scenario: Scenario, strategy: Strategy, exp: Path) -> Simulated:
 
 
 def _recipe(scenario: Scenario, strategy: Strategy) -> dict[str, Any]:
-    """The recipe written into the run directory."""
+    """Return the recipe written into the run directory."""
     return {
         "name": "simulate",
         "training": {

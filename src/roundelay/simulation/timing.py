@@ -43,7 +43,7 @@ class Timed:
 def time_strategy(
     strategy: Strategy, cluster: VirtualCluster, frames: int, rounds: int, seed: int = 0, model_bytes: float = 0.0
 ) -> Timed:
-    """`rounds` minibatches of `frames` for every learner of `cluster`, on average."""
+    """Return `rounds` minibatches of `frames` for every learner of `cluster`, on average."""
     learners = cluster.learners
     task = TimingOnly(rounds * frames * learners)
     plan = EpochPlan(0, task.examples, frames * learners, learners, seed)

@@ -65,7 +65,7 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 
 
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
-    """The strategy called `name`, which may carry options (see `parse_strategy`); they go before `options`.
+    """Return the strategy called `name`, which may carry options (see `parse_strategy`); they go before `options`.
 
     Raises:
         UserError: no such strategy or option, or a value of the wrong type; lists those there are.
@@ -77,7 +77,7 @@ def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strate
 
 
 def option_names(cls: type[Strategy]) -> list[str]:
-    """Names of a strategy's options."""
+    """Return names of a strategy's options."""
     return [field.name for field in in_order(cls)]
 
 

@@ -62,7 +62,7 @@ class A2CiD2(Asynchronous):
         return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
 
     def settled(self, learners: int) -> tuple[float, float]:
-        """Rate of mixing, for one gradient's time, and pull."""
+        """Return rate of mixing, for one gradient's time, and pull."""
         ahead = {"fixed-ring": (1,), "exponential": doublings(learners)}
         eta, pull = constants(learners, ahead.get(self.topology))
         return (

@@ -86,8 +86,8 @@ class Asynchronous(Strategy):
         return f"{self.name} {self.topology}"
 
     def peers(self, place: int, places: int, seed: int, first: int) -> Iterator[int]:
-        """Peers of the learner at `place` of `places`, from its exchange number `first` on: a function of the number
-        alone, so a resumed run goes on where it stood."""
+        """Yield the peers of the learner at `place` of `places`, from its exchange number `first` on: a function of the
+        number alone, so a resumed run goes on where it stood."""
         ahead = doublings(places)
         for k in count(first):
             match self.topology:
@@ -134,7 +134,7 @@ class PairAverages(Asynchronous):
         return replace(self, weights="progress" if rate in ("auto", "fastest", "gain") and not shared else "equal")
 
     def average(self, peer: int, places: int) -> Exchange:
-        """The exchange with `peer`, one of `places` whose rows are models."""
+        """Return the exchange with `peer`, one of `places` whose rows are models."""
         if not self.weighed:
             return Exchange(peer, pair_average_)
         return Exchange(peer, share_average_, decay=(1 - 1 / (REMEMBERED * (places - 1)), 1 - 1 / REMEMBERED))

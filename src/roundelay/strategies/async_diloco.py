@@ -91,12 +91,12 @@ class AsyncDiLoCo(Strategy):
         return f"{self.name} period {self.period}" + " by speed" * self.by_speed + late
 
     def shortfall(self, me: Setting) -> float:
-        """Distance that the mean of all models moves in a round, as in `diloco`."""
+        """Return distance that the mean of all models moves in a round, as in `diloco`."""
         resets = self.local_momentum == "reset" and me.learners > 1
         return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Momentum and rate of the outer step."""
+        """Return momentum and rate of the outer step."""
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

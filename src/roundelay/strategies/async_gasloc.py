@@ -59,7 +59,7 @@ class AsyncGasLoC(Asynchronous):
         return frozenset(("exchange_share",))  # rows travel with what belongs to them, as they are
 
     def settled(self, minibatches_a_round: int) -> float:
-        """The momentum."""
+        """Return the momentum."""
         return min(LARGEST_MOMENTUM, 1 - 1 / minibatches_a_round) if self.momentum is None else self.momentum
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

@@ -111,7 +111,7 @@ class Strategy(ABC):
         return False
 
     def holders(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """The living `ranks` whose rows are models; the others' rows are copies."""
+        """Return the living `ranks` whose rows are models; the others' rows are copies."""
         return ranks
 
     def under(self, rate: LearnersRate, shared: bool) -> "Strategy":
@@ -120,8 +120,8 @@ class Strategy(ABC):
         return self
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        """Distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels at the
-        same rate over the same examples.
+        """Return distance travelled under a constant gradient without local momentum, as a share of what `sgd` travels
+        at the same rate over the same examples.
 
         By default a round is one step: 1 where `learners` share a round's minibatch (`minibatches_a_round` is 1), 1/L
         where each has its own. A strategy that goes another distance overrides this, and says why on its page.

@@ -153,7 +153,7 @@ class DiLoCo(Quorate):
         return codec_named(self.codec, memory=LEFT)
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Momentum and rate of the outer step."""
+        """Return momentum and rate of the outer step."""
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

@@ -59,7 +59,7 @@ class DivShare(Strategy):
         return f"{self.name} fragments {self.fragments}"
 
     def peers(self, me: Me, number: int) -> Iterator[int]:
-        """Peers of fragment `number`, from the learner's step on."""
+        """Yield the peers of fragment `number`, from the learner's step on."""
         for k in count(me.steps):
             other = int(stream(me.seed, "peer", me.rank, k, *[number] * (number > 0)).integers(me.learners - 1))
             yield other + (other >= me.rank)

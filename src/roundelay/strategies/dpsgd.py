@@ -88,7 +88,7 @@ class Gossip(Strategy):
                 raise UserError(f"{self.name}.edges leaves some of {learners} learners unconnected: add edges.")
 
     def mix(self, me: Me, round_: int) -> Mix:
-        """My part of round `round_`, in a topology of the living."""
+        """Return this learner's part of round `round_`, in a topology of the living."""
         edges = tuple((int(i), int(j)) for i, j in self.edges)
         if len(me.living) == me.learners:
             weights, others = _mixing(self.topology, edges, me.learners, me.seed, round_, me.rank)
@@ -157,7 +157,7 @@ class DPsgd(Gossip):
 
 
 def mixing_matrix(topology: Topology, edges: Edges, learners: int, seed: int, round_: int) -> NDArray[np.float64]:
-    """The matrix of round `round_`, (L, L)."""
+    """Return the matrix of round `round_`, (L, L)."""
     match topology:
         case "ring":
             return ring_matrix(learners)
@@ -197,10 +197,10 @@ def _sparse(
 
 
 def _on_a_ring(rank: int, around: tuple[int, int]) -> tuple[Weights, tuple[int, ...]]:
-    """A row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
+    """Return a row of the ring matrix: one third each; one half, where both neighbours are the same learner."""
     return _equally({rank, *around}), tuple(sorted({*around} - {rank}))
 
 
 def _equally(around: Set[int]) -> Weights:
-    """The same weight for all."""
+    """Return the same weight for all."""
     return tuple((rank, 1 / len(around)) for rank in sorted(around))

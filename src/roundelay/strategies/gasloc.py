@@ -73,7 +73,7 @@ class GasLoC(Gossip, Blocks):
         return frozenset()  # mixes of neighbours go as they are
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Momentum and rate of the outer step, as in diloco."""
+        """Return momentum and rate of the outer step, as in diloco."""
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

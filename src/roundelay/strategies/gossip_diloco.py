@@ -75,7 +75,7 @@ class GossipDiLoCo(Blocks):
         return frozenset()  # groups mix as neighbours do
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Momentum and rate of the outer step."""
+        """Return momentum and rate of the outer step."""
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
@@ -103,7 +103,7 @@ class GossipDiLoCo(Blocks):
             vector.copy_(await _mean(me, group, vector))
 
     def group(self, me: Me) -> Sequence[int]:
-        """The learners that average at the end of this period, by rank."""
+        """Return the learners that average at the end of this period, by rank."""
         living, learners = me.living, len(me.living)
         size = learners if self.partners is None else min(self.partners + 1, learners)
         if size == learners:
@@ -113,13 +113,13 @@ class GossipDiLoCo(Blocks):
 
 
 def _mean(me: Me, group: Sequence[int], vector: Tensor) -> Mix:
-    """The mean of a group whose members are others every time, of which each makes its own."""
+    """Return the mean of a group whose members are others every time, of which each makes its own."""
     return Mix(tuple((rank, 1.0) for rank in group), tuple(rank for rank in group if rank != me.rank), vector)
 
 
 @lru_cache(maxsize=8)  # all learners ask for the same period
 def _groups(learners: int, size: int, seed: int, step: int) -> list[list[int]]:
-    """The group of every learner after step number `step`, by rank."""
+    """Return the group of every learner after step number `step`, by rank."""
     order, found = random_ring(learners, seed, step), [[0]] * learners
     for first in range(0, learners, size):
         group = sorted(order[first : first + size])

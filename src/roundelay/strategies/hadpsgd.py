@@ -64,7 +64,8 @@ class HAdPsgd(PairAverages):
         return self.node_size
 
     def on_host(self, ranks: Sequence[int], chosen: bool) -> "HAdPsgd":
-        """The strategy where a host of several has these `ranks`: the host is a node, unless the size was `chosen`.
+        """Return the strategy where a host of several has these `ranks`: the host is a node, unless the size was
+        `chosen`.
 
         Raises:
             UserError: a node would be on two hosts.
@@ -78,7 +79,7 @@ class HAdPsgd(PairAverages):
         return found
 
     def nodes(self, ranks: tuple[int, ...]) -> Nodes:
-        """The members of each node among the living `ranks`; a node without any is left out."""
+        """Return the members of each node among the living `ranks`; a node without any is left out."""
         found: dict[int, list[int]] = {}
         for rank in ranks:
             found.setdefault(rank // self.node_size, []).append(rank)
@@ -104,7 +105,7 @@ class HAdPsgd(PairAverages):
             await Wait(mixing)
 
     async def _together(self, me: Me, node: tuple[int, ...], here: Snapshot) -> Snapshot:
-        """The first member's snapshot, on all members: a mean in which the others weigh nothing."""
+        """Return the first member's snapshot, on all members: a mean in which the others weigh nothing."""
         first = me.rank == node[0]
         model = await Mean(node, here.vector, 1.0 if first else 0.0)
         if first:

@@ -46,7 +46,7 @@ class PlainSetting:
     minibatches_a_round: int
 
     def share_after_reset(self, steps: int) -> float:
-        """1: no step is smaller for being the first."""
+        """Return 1: no step is smaller for being the first."""
         return 1.0
 
 
@@ -84,11 +84,11 @@ class Blocks(Strategy):
 
     @abstractmethod
     async def _end_block(self, me: Me, frames: float) -> None:
-        """After a block, in which this learner has trained so many frames, leave in the row where to go on."""
+        """Leave in the row where to go on, after a block, in which this learner has trained so many frames."""
 
     def shortfall(self, me: Setting) -> float:
-        """Distance that the mean of all models moves in a round under a constant gradient, as a share of what one
-        learner moves in the steps that the round stands for.
+        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
+        one learner moves in the steps that the round stands for.
 
         1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
         they share one minibatch; less where local momentum starts from zero in every block.
@@ -97,10 +97,10 @@ class Blocks(Strategy):
         return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     def start(self, me: Me) -> None:
-        """Before the first block of a segment."""
+        """Start before the first block of a segment."""
 
     def finish(self, me: Me) -> None:
-        """After the last block of a segment: leave in the row the model to evaluate."""
+        """Finish after the last block of a segment: leave in the row the model to evaluate."""
 
 
 @dataclass(frozen=True)
@@ -125,10 +125,10 @@ class Periodic(Blocks):
                 part.copy_(await Mean(me.everyone, part, frames, fragment=fragment))
 
     def given(self, me: Me, frames: float) -> Mean:
-        """The mean that a block ends with: of all models, by the frames each was trained with."""
+        """Return the mean that a block ends with: of all models, by the frames each was trained with."""
         return Mean(me.everyone, me.x, frames)
 
     @abstractmethod
     def end_block(self, me: Me, mean: Tensor) -> None:
-        """Given the mean (P,) of all models (of what was `given`), which is the same on all learners, leave in the row
-        where to go on."""
+        """Leave in the row where to go on, given the mean (P,) of all models (of what was `given`), which is the same
+        on all learners."""

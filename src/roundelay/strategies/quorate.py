@@ -118,7 +118,7 @@ class Quorate(Periodic):
             raise UserError(f"{self.name}.quorum is {self.quorum:g} with {learners} learners: give as many at most.")
 
     def terms(self, learners: int) -> Quorum:
-        """The terms of a gathering of so many learners."""
+        """Return the terms of a gathering of so many learners."""
         quorum = learners if self.quorum is None else self.quorum
         needed = math.ceil(quorum * learners - 1e-9) if quorum < 1 else int(quorum)
         return Quorum(needed, self.grace, self.spread, self.late == "drop", self.guard)
@@ -127,7 +127,7 @@ class Quorate(Periodic):
         return self._gather_blocks(me) if self.gathers else super().learn(me)
 
     async def _gather_blocks(self, me: Me) -> None:
-        """The loop, with gatherings in the place of means."""
+        """Run the loop, with gatherings in the place of means."""
         opening = GatheringOpened(self, *self._setting(me))
         await Exchange(me.centre, opening, (me.memory[BASE],), theirs=self.centre_memory)
         steps, frames, loss = 0, 0.0, 0.0
@@ -152,7 +152,7 @@ class Quorate(Periodic):
             me.reset_momentum()
 
     def _setting(self, me: Me) -> tuple[int, int, float, float]:
-        """Numbers of a learner that outer steps follow from, as rules beside the centre take them."""
+        """Return numbers of a learner that outer steps follow from, as rules beside the centre take them."""
         share = me.share_after_reset(self.period) if self.local_momentum == "reset" else 1.0
         return me.learners, me.minibatches_a_round, me.learning_rate, share
 
@@ -168,7 +168,7 @@ class _AtCentre:
         self.steps = 1 if memory and bool(memory[0].any()) else 0  # vectors beside the centre are zero at the start
 
     def share_after_reset(self, steps: int) -> float:
-        """Of a block, which is all that is asked for."""
+        """Return the share of a block, which is all that is asked for."""
         return self._share
 
     def replace(self, vector: Tensor) -> None:

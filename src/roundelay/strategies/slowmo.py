@@ -48,7 +48,7 @@ class SlowMo(Quorate):
             positive(self.name, "rate", self.rate)
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Momentum and rate of the outer step."""
+        """Return momentum and rate of the outer step."""
         return settle_block(self.momentum, self.rate, self.shortfall(me))
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:

@@ -56,7 +56,7 @@ class Sparta(Strategy):
         return f"{self.name} fragments {self.fragments}" + f" period {self.period}" * (self.period > 1)
 
     def drawn(self, me: Me) -> VectorFragment:
-        """The part that all average after the learner's present step."""
+        """Return the part that all average after the learner's present step."""
         return VectorFragment(int(stream(me.seed, "slice", me.steps).integers(self.fragments)), self.fragments)
 
     async def learn(self, me: Me) -> None:

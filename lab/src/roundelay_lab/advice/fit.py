@@ -62,7 +62,7 @@ class Residual:
 
 
 def configurations() -> list[Configuration]:
-    """All configurations of the fit."""
+    """Return all configurations of the fit."""
     known = runs()
     found = [one for claim, task in known["evidence"].items() for one in _evidence(claim, task, known["left_out"])]
     found += [*_tables(known["an4"]), *_on_two_hosts(known["two_hosts"])]
@@ -71,7 +71,7 @@ def configurations() -> list[Configuration]:
 
 
 def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
-    """Whole trainings on two hosts: loss over that of `ssgd`, which computes what one learner does."""
+    """Yield whole trainings on two hosts: loss over that of `ssgd`, which computes what one learner does."""
     rounds = known["frames"] * known["epochs"] / known["minibatch"]
     for row in known["rows"]:
         link = VirtualLinks(between=VirtualLink(LATENCY, bytes_per_second(row["rate"])))
@@ -84,7 +84,7 @@ def _on_two_hosts(known: Mapping[str, Any]) -> Iterator[Configuration]:
 
 
 def runs() -> dict[str, Any]:
-    """Content of runs.yaml."""
+    """Return the content of runs.yaml."""
     text = (resources.files(__package__) / "runs.yaml").read_text(encoding="utf-8")
     return dict(yaml.safe_load(text))
 
@@ -122,7 +122,7 @@ def _tables(an4: Mapping[str, Any]) -> Iterator[Configuration]:
 
 
 def fit_all() -> tuple[EfficiencyFit, list[Residual]]:
-    """The fit, and every configuration beside it."""
+    """Return the fit, and every configuration beside it."""
     used = configurations()
     terms = [columns(make_strategy(one.strategy), one.trained) for one in used]
     x = np.array([[found[name] for name in COLUMNS] for found in terms])
@@ -168,7 +168,7 @@ def _size(values: NDArray[np.float64]) -> float:
 
 
 def exponent_of(lengths: Mapping[str, Any]) -> tuple[float, float]:
-    """-d log(loss) / d log(examples), and its standard error over the pairs of neighbouring lengths."""
+    """Return -d log(loss) / d log(examples), and its standard error over the pairs of neighbouring lengths."""
     found = []
     for epochs_of in lengths["losses"].values():
         for seed in epochs_of:

@@ -71,7 +71,7 @@ class MeasuredTable:
     share: float | None = None
 
     def cluster(self, rate: str) -> VirtualCluster:
-        """The two hosts, with links of this rate."""
+        """Return the two hosts, with links of this rate."""
         last = 2 * self.learners - 1
         return VirtualCluster(
             name=f"two hosts, {rate}",
@@ -93,19 +93,19 @@ class ThroughputCompared:
 
 
 def candidate_of(mode: str) -> Candidate:
-    """The strategy, and the run's options, of a mode."""
+    """Return the strategy, and the run's options, of a mode."""
     name, *options = mode.split("+")
     given = dict(option.split("=") for option in options)
     return Candidate(name, given.get("wire", "fp32"), int(given.get("fragments", 1)))
 
 
 def load_measured() -> list[MeasuredTable]:
-    """All tables of throughput."""
+    """Return all tables of throughput."""
     return [build(MeasuredTable, one) for one in _content()["throughput"]]
 
 
 def load_trainings() -> MeasuredTrainings:
-    """The whole trainings."""
+    """Return the whole trainings."""
     return build(MeasuredTrainings, _content()["trainings"])
 
 
@@ -114,7 +114,7 @@ def _content() -> dict[str, Any]:
 
 
 def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
-    """Every row with the throughput, over that of never talking, that the simulator says."""
+    """Return every row with the throughput, over that of never talking, that the simulator says."""
     found = []
     for table in tables:
         for row in table.rows:
@@ -126,16 +126,16 @@ def predicted(tables: Iterable[MeasuredTable]) -> list[ThroughputCompared]:
 
 
 def throughput_error(rows: Sequence[ThroughputCompared]) -> float:
-    """Root mean square of the logarithm of predicted over measured."""
+    """Return root mean square of the logarithm of predicted over measured."""
     return sqrt(sum(log(one.ratio / one.row.ratio) ** 2 for one in rows) / len(rows))
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's, of two lists of numbers."""
+    """Return Spearman's correlation of two lists of numbers."""
     ranks = np.array([_ranks(values) for values in (first, second)])
     return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """Ranks, equal values sharing the mean of theirs."""
+    """Return ranks, equal values sharing the mean of theirs."""
     return [sum(other < value for other in values) + sum(other == value for other in values) / 2 for value in values]

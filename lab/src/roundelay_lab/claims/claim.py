@@ -147,14 +147,14 @@ def _fingerprint(what: object) -> str:
 
 
 def load_claims() -> list[Claim]:
-    """All claims that come with the package, by number."""
+    """Return all claims that come with the package, by number."""
     files = (resources.files(__package__) / "catalogue").iterdir()
     claims = [_load(file) for file in files if file.name.endswith(".yaml")]
     return sorted(claims, key=lambda claim: (claim.number, claim.name))
 
 
 def find_claim(name: str) -> Claim:
-    """The claim of that name or number.
+    """Return the claim of that name or number.
 
     Raises:
         UserError: there is none; names the nearest.
@@ -169,7 +169,7 @@ def find_claim(name: str) -> Claim:
 
 
 def read_claim(name: str, text: str) -> Claim:
-    """The claim in a file's text.
+    """Return the claim in a file's text.
 
     Raises:
         UserError: not YAML, or not a claim; names the dotted key.

@@ -39,13 +39,13 @@ class Evidence:
 
 
 def load_evidence(claim: Claim) -> Evidence | None:
-    """The evidence for a claim that comes with the package; None: there is none yet."""
+    """Return the evidence for a claim that comes with the package; None: there is none yet."""
     file = resources.files(__package__) / "evidence" / f"{claim.name}.json"
     return build(Evidence, json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
 def read_evidence(path: Path) -> Evidence:
-    """The evidence in a file.
+    """Return the evidence in a file.
 
     Raises:
         UserError: it is none.
@@ -54,7 +54,7 @@ def read_evidence(path: Path) -> Evidence:
 
 
 def write_evidence(evidence: Evidence, path: Path) -> None:
-    """As JSON, a line for each row."""
+    """Write the evidence as JSON, a line for each row."""
     value = plain(evidence)
     lines = [f" {json.dumps(key)}: {json.dumps(value[key])}" for key in value if key not in ("rows", "tuning")]
     for key, rows in (("rows", evidence.rows), ("tuning", evidence.tuning)):
@@ -65,7 +65,7 @@ def write_evidence(evidence: Evidence, path: Path) -> None:
 
 
 def judged(claim: Claim, evidence: Evidence | None) -> Judgement:
-    """The verdict on a claim by its evidence; open without.
+    """Return the verdict on a claim by its evidence; open without.
 
     Raises:
         UserError: the evidence is of another experiment.
@@ -83,8 +83,8 @@ def fixed_before(claim: Claim, evidence: Evidence) -> bool:
 
 
 def landed(claim: Claim, rows: list[Row]) -> list[str] | None:
-    """Sentences about configurations of a rerun that are not within the stated spread of the evidence that comes with
-    the package; None: there is none."""
+    """Return sentences about configurations of a rerun that are not within the stated spread of the evidence that comes
+    with the package; None: there is none."""
     evidence = load_evidence(claim)
     if evidence is None or evidence.definition != claim.definition:
         return None

@@ -152,7 +152,7 @@ AnyExperiment = Printed | Scenarios | Mixing | Trainings
 
 
 def short(key: str) -> str:
-    """`strategy.period` is `period` in a table."""
+    """Return the name for a table: `strategy.period` is `period`."""
     return key.rpartition(".")[2]
 
 

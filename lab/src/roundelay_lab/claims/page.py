@@ -102,7 +102,7 @@ class Settled:
 
 
 def settled() -> list[Settled]:
-    """All claims, by number."""
+    """Return all claims, by number."""
     found = []
     for claim in load_claims():
         evidence = load_evidence(claim)
@@ -123,7 +123,7 @@ def write_page(folder: Path) -> list[Path]:
 
 
 def page(all_claims: Sequence[Settled]) -> str:
-    """The page's text."""
+    """Return the page's text."""
     rows = ["| | claim | verdict | chance | in short | seconds |", "|---|---|---|---|---|---|"]
     for one in all_claims:
         claim, verdict = one.claim, one.judgement.verdict.value
@@ -136,7 +136,7 @@ def page(all_claims: Sequence[Settled]) -> str:
 
 
 def shown(value: float) -> str:
-    """A number of a table; what is no number diverged."""
+    """Return a number of a table; what is no number diverged."""
     return f"{value:.4g}" if isfinite(value) else "diverged"
 
 
@@ -198,7 +198,7 @@ def _about(claim: Claim) -> str:
 
 
 def _part(part: Part) -> str:
-    """A grid of trainings in words."""
+    """Return a grid of trainings in words."""
     more = [f"`{text}`" for text in part.overrides] + [f"tuned on dev of seed 0: `{text}`" for text in part.tune]
     return ", ".join((f"`sgd` and {_list(part.strategies)} with {_list(part.learners)} learners", *more))
 
@@ -309,7 +309,8 @@ def _word(key: str, value: object) -> str:
 
 
 def _line(index: int, line: _Drawn, xs: Sequence[object], x: Axis, y: Axis) -> str:
-    """Means joined, with a stroke from the lowest seed to the highest; a run that diverged stands at the upper edge."""
+    """Return a line of joined means, with a stroke from the lowest seed to the highest; a run that diverged stands at
+    the upper edge."""
     parts, path = [], ""
     for value, one in sorted(line.points, key=lambda point: xs.index(point[0])):
         px = x.place(xs.index(value))

@@ -136,7 +136,7 @@ _Clauses = Sequence[Sequence[_Clause]]
 
 
 def judge(rule: Rule, rows: Sequence[Row], keys: Sequence[str]) -> Judgement:
-    """The verdict on a table.
+    """Return the verdict on a table.
 
     Raises:
         UserError: a check selects nothing, a divisor is not one row, or configurations have other seeds.
@@ -243,7 +243,7 @@ def measured(
     over: Selection | None = None,
     same: Sequence[str] = (),
 ) -> list[Measured]:
-    """A column, by configuration in the order of the table; divided by that of the row selected by `over`.
+    """Return a column, by configuration in the order of the table; divided by that of the row selected by `over`.
 
     Raises:
         UserError: nothing is selected, or a divisor is not one row.
@@ -261,24 +261,25 @@ def measured(
 
 
 def configuration(row: Row, keys: Sequence[str]) -> Configuration:
-    """A row's keys without the seed; of those it has."""
+    """Return a row's keys without the seed; of those it has."""
     return tuple((key, row[key]) for key in keys if row.get(key) is not None)
 
 
 def selects(wanted: Selection, row: Row) -> bool:
-    """True if a row has one of the wanted values of every key."""
+    """Return True if a row has one of the wanted values of every key."""
     return all(
         row.get(key) in (value if isinstance(value, list | tuple) else (value,)) for key, value in wanted.items()
     )
 
 
 def number(value: object) -> float:
-    """A column's value; one that is no number diverged."""
+    """Return a column's value; one that is no number diverged."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.inf
 
 
 def landings(claim: Claim, before: Sequence[Row], after: Sequence[Row], keys: Sequence[str]) -> list[str]:
-    """A sentence for each configuration of a rerun that does not land within the spread that the claim states."""
+    """Return a sentence for each configuration of a rerun that does not land within the spread that the claim
+    states."""
     found = []
     for landing in claim.landing:
         old, new = (
@@ -294,7 +295,7 @@ def landings(claim: Claim, before: Sequence[Row], after: Sequence[Row], keys: Se
 
 
 def said(one: Configuration) -> str:
-    """A configuration in words."""
+    """Return a configuration in words."""
     return ", ".join(f"{value}" if key == "strategy" else f"{key} {value}" for key, value in one)
 
 
@@ -307,7 +308,7 @@ def _divisor(rows: Sequence[Row], row: Row, over: Selection, same: Sequence[str]
 
 
 def _ratio(value: float, divisor: float) -> float:
-    """Of two runs that diverged neither is worse."""
+    """Return the ratio; of two runs that diverged neither is worse."""
     if math.isinf(value):
         return 1.0 if math.isinf(divisor) else math.inf
     return value / divisor if divisor else math.inf

@@ -100,7 +100,7 @@ class Kept:
         return float(sum(one["seconds"] for one in self._done))
 
     def find(self, key: Row) -> Row | None:
-        """The row of that key; None: it is not done."""
+        """Return the row of that key; None: it is not done."""
         return next((one["row"] for one in self._done if one["key"] == key), None)
 
     def keep(self, key: Row, row: Row, took: float) -> None:
@@ -110,7 +110,7 @@ class Kept:
 
 
 def _run(pieces: Sequence[Piece], kept: Kept, ways: Ways) -> Found | None:
-    """The rows of all pieces; None if interrupted."""
+    """Return the rows of all pieces; None if interrupted."""
     rows: list[Row] = []
     worked: list[float] = []
     for number, piece in enumerate(pieces, 1):

@@ -67,7 +67,7 @@ class Tables:
         self.seconds: dict[Path, float] = {}
 
     def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[Outcome]) -> None:
-        """The rows of a grid.
+        """Add the rows of a grid.
 
         Raises:
             UserError: trainings failed.
@@ -83,9 +83,9 @@ class Tables:
         self.seconds |= {one.directory: one.wall_seconds or 0.0 for one in (*tried, *records)}
 
     def _row(self, record: CellRecord, strategy: str, tuned: tuple[str, ...]) -> Row:
-        """Keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train` (cross-entropy
-        of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean `staleness`, and what was
-        tuned."""
+        """Return keys, seed, and columns: `dev` (cross-entropy; None if it diverged), `accuracy` (dev), `train`
+        (cross-entropy of the last epoch), `seconds` (virtual; in the simulator), `consensus` distance, mean
+        `staleness`, and what was tuned."""
         keys = self._experiment.keys
         row: Row = {"strategy": "sgd" if record.strategy == "sgd" else strategy, "learners": record.learners}
         row |= {"straggler": " ".join(record.stragglers) or "none"} if "straggler" in keys else {}
@@ -112,7 +112,8 @@ def _columns(record: CellRecord, target: float | None) -> Row:
 
 
 def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) -> dict[str, Path]:
-    """Folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are there.
+    """Return folders of the recipe's corpus and alignment, which claims on the same corpus share; made unless they are
+    there.
 
     Raises:
         UserError: they are not, and nobody says where the recordings are.
@@ -138,7 +139,7 @@ def prepare(experiment: Trainings, folders: ClaimFolders, progress: Progress) ->
 
 
 def grid_of(experiment: Trainings, part: Part, strategy: str, data: dict[str, Path], folders: ClaimFolders) -> Grid:
-    """The part's grid for one strategy. Seed 0 tunes where anything is tuned, and judges where nothing is."""
+    """Return the part's grid for one strategy. Seed 0 tunes where anything is tuned, and judges where nothing is."""
     overrides = [
         *(f"{key}={path}" for key, path in data.items()),
         "training.runtime=sim",
@@ -160,7 +161,8 @@ def _complain(records: Iterable[CellRecord], choices: Iterable[Tuned]) -> None:
 
 
 def reached(evaluations: Iterable[Evaluation], target: float) -> float | None:
-    """Virtual seconds at which the dev loss fell to the target, straight between two evaluations; None: it did not."""
+    """Return virtual seconds at which the dev loss fell to the target, straight between two evaluations; None: it did
+    not."""
     for before, after in pairwise(one for one in evaluations if one.split == "dev"):
         if before.cross_entropy > target >= after.cross_entropy:
             share = (before.cross_entropy - target) / (before.cross_entropy - after.cross_entropy)

@@ -26,7 +26,7 @@ MOST_FRAMES = 100_000  # frames
 
 
 def tap(process: int, name: str) -> int:
-    """An Ethernet interface in the network namespace of `process`, as a descriptor of its frames."""
+    """Return an Ethernet interface in the network namespace of `process`, as a descriptor of its frames."""
     namespace = os.open(f"/proc/{process}/ns/net", os.O_RDONLY)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.setns(namespace, CLONE_NEWNET):
@@ -46,7 +46,7 @@ class Cable:
         self.delay, self.stalled, self.lost = delay, False, False
 
     def take(self, end: int) -> None:
-        """Everything that has come to one end."""
+        """Take everything that has come to one end."""
         arrives = time.monotonic() + self.delay
         for _ in range(256):
             try:
@@ -68,7 +68,7 @@ class Cable:
         return None
 
     def obey(self, words: list[str]) -> None:
-        """One line of standard input."""
+        """Obey one line of standard input."""
         if words[0] == "delay":
             self.delay = float(words[1])
         else:

@@ -96,13 +96,13 @@ class _Namespace:
             raise NoNamespaces(f"`{line}`: {done.stderr.strip()}")
 
     def has(self, process: int) -> bool:
-        """True if a process runs in this network."""
+        """Return True if a process runs in this network."""
         with suppress(OSError):
             return os.stat(f"/proc/{process}/ns/net").st_ino == os.stat(f"/proc/{self.process}/ns/net").st_ino
         return False
 
     def processes(self) -> list[int]:
-        """All processes in it but its init process."""
+        """Return all processes in it but its init process."""
         everybody = (int(path.name) for path in Path("/proc").glob("[0-9]*"))
         return [process for process in everybody if process != self.process and self.has(process)]
 
@@ -177,11 +177,11 @@ class Hosts:
     # What happens to cables ------------------------------------------------------------------------------------------
 
     def address(self, host: int) -> str:
-        """Of a host."""
+        """Return the address of a host."""
         return f"10.77.0.{host + 1}"
 
     def rate(self, rate: str, *hosts: int) -> None:
-        """Rate at which these hosts, or all, can send and receive: `100mbit`, `1gbit`."""
+        """Set the rate at which these hosts, or all, can send and receive: `100mbit`, `1gbit`."""
         for host in hosts or range(len(self._hosts)):
             shaped = f"root tbf rate {rate} burst {BURST} latency 50ms"
             self._hosts[host].run(f"tc qdisc replace dev eth0 {shaped}")
@@ -226,7 +226,7 @@ class Hosts:
     # What runs there -------------------------------------------------------------------------------------------------
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
-        """The command that runs `command` on a host."""
+        """Return the command that runs `command` on a host."""
         return [*self._hosts[host].enter, *command]
 
     def start(self, host: int, command: Sequence[str], **options: Any) -> "subprocess.Popen[str]":
@@ -253,11 +253,11 @@ class Hosts:
         self._hosts[host].run(f"mount -o remount,size={size} {folder}")
 
     def inside(self, host: int, folder: Path) -> Path:
-        """A folder as that host sees it."""
+        """Return a folder as that host sees it."""
         return Path(f"/proc/{self._hosts[host].process}/root/{folder}")
 
     def processes(self, host: int) -> list[int]:
-        """Everything that runs on a host."""
+        """Return everything that runs on a host."""
         return self._hosts[host].processes()
 
     def crash(self, host: int) -> None:
@@ -300,7 +300,7 @@ class Hosts:
 
 @cache
 def why_not() -> str:
-    """The reason why hosts cannot be made here; empty where they can."""
+    """Return the reason why hosts cannot be made here; empty where they can."""
     try:
         with Hosts(1) as hosts:
             hosts.rate("1gbit")
@@ -311,7 +311,7 @@ def why_not() -> str:
 
 @cache
 def why_no_cables() -> str:
-    """The same for hosts with a delay."""
+    """Return the same for hosts with a delay."""
     try:
         with Hosts(1, delays={0: 0.001}):
             return ""

@@ -110,7 +110,7 @@ class Machine:
     idle: float = 0.0
 
     def cluster(self, name: str, gpus: int, assumed: Assumed) -> VirtualCluster:
-        """So many GPUs of it."""
+        """Return so many GPUs of it."""
         full, rest = divmod(gpus, self.system.learners)
         between = VirtualLink(latency=5e-6, bandwidth=self.system.bandwidth, shared=True)
         return VirtualCluster(
@@ -151,13 +151,13 @@ class Explanation:
 
 
 def load_printed() -> IbmHours:
-    """The printed hours that come with the package."""
+    """Return the printed hours that come with the package."""
     text = (resources.files(__package__) / "ibm.yaml").read_text(encoding="utf-8")
     return build(IbmHours, yaml.safe_load(text))
 
 
 def hours(printed: IbmHours, machine: Machine, gpus: int, strategy: Strategy) -> float:
-    """Hours of the whole training on so many GPUs, in the simulator."""
+    """Return the hours of the whole training on so many GPUs, in the simulator."""
     assumed = printed.assumed
     frames = assumed.minibatch * assumed.sequence_frames // gpus
     rounds = max(SIMULATED_ROUNDS, getattr(strategy, "period", 1))
@@ -182,7 +182,7 @@ def assumed_otherwise(printed: IbmHours) -> dict[str, IbmHours]:
 
 
 def machines(printed: IbmHours) -> dict[str, Machine]:
-    """Every system, its seconds of a sequence such that its fitted row is met."""
+    """Return every system, its seconds of a sequence such that its fitted row is met."""
     found = {}
     for row in printed.rows:
         if row.use == "fitted":
@@ -205,12 +205,12 @@ def compare_hours(printed: IbmHours, fitted: Mapping[str, Machine]) -> list[Comp
 
 
 def flops(printed: IbmHours, machine: Machine) -> float:
-    """Arithmetic a second of a GPU: six operations for each parameter and frame, forth and back."""
+    """Return the arithmetic a second of a GPU: six operations for each parameter and frame, forth and back."""
     return 6 * printed.assumed.parameters * printed.assumed.sequence_frames / machine.sequence
 
 
 def knee(printed: IbmHours) -> list[Explanation]:
-    """Things that could make 128 GPUs of system D only 1.15 times as fast as 64, one at a time."""
+    """Return things that could make 128 GPUs of system D only 1.15 times as fast as 64, one at a time."""
     rows = {row.gpus: row for row in printed.rows if row.source == "D"}
     strategy = make_strategy(rows[64].strategy)
     free = Machine(replace(printed.systems["D"], bandwidth=1e15), printed.inside, 0.0)

@@ -62,11 +62,11 @@ class Fit:
     model_bytes: float
 
     def minibatch(self, frames: int) -> float:
-        """Seconds of a minibatch on one GPU alone."""
+        """Return seconds of a minibatch on one GPU alone."""
         return self.fixed + (1 - self.fixed) * frames / self.largest
 
     def host(self, gpus: int) -> VirtualCluster:
-        """The host with so many GPUs in use."""
+        """Return the host with so many GPUs in use."""
         link = VirtualLink(latency=0.0, bandwidth=self.model_bytes / self.message)
         return VirtualCluster(
             name=f"Li et al. 2017, {gpus} GPUs",
@@ -92,7 +92,7 @@ class Compared:
 
 
 def load_tables() -> LiTables:
-    """The published rows that come with the package."""
+    """Return the published rows that come with the package."""
     text = (resources.files(__package__) / "li2017.yaml").read_text(encoding="utf-8")
     return build(LiTables, yaml.safe_load(text))
 
@@ -126,12 +126,12 @@ def fit(tables: LiTables, network: str) -> Fit:
 
 
 def _messages(gpus: int) -> int:
-    """Messages of a tree, up and down."""
+    """Return messages of a tree, up and down."""
     return 2 * (gpus - 1).bit_length()
 
 
 def predict(found: Fit, row: PublishedRow) -> float:
-    """The speedup the simulator finds for a row."""
+    """Return the speedup the simulator finds for a row."""
     strategy = make_strategy(row.strategy, {"period": row.period})
     rounds = BLOCKS * row.period
     timed = time_strategy(strategy, found.host(row.gpus), row.minibatch, rounds)
@@ -139,13 +139,13 @@ def predict(found: Fit, row: PublishedRow) -> float:
 
 
 def compare() -> list[Compared]:
-    """Every row, in the order of the file."""
+    """Return every row, in the order of the file."""
     tables = load_tables()
     fits = {network: fit(tables, network) for network in tables.parameters}
     return [Compared(row, predict(fits[row.network], row)) for row in tables.rows]
 
 
 def errors(compared: list[Compared]) -> tuple[float, float]:
-    """(median, largest) absolute relative error over the predicted rows."""
+    """Return (median, largest) absolute relative error over the predicted rows."""
     found = [abs(one.error) for one in compared if one.row.use == "predicted"]
     return median(found), max(found)

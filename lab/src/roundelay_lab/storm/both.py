@@ -88,7 +88,7 @@ class StormOptions:
         return RunEnd(label_of(self.out / exp) or Path(self.script[0]).name, counted)
 
     def weather(self) -> dict[str, Any]:
-        """Everything that decides about faults."""
+        """Return everything that decides about faults."""
         return {
             "every": self.every,
             "lasting": self.lasting,
@@ -117,7 +117,7 @@ class RunEnd:
 
     @classmethod
     def of(cls, results: Results) -> "RunEnd":
-        """That of `roundelay train`."""
+        """Return that of `roundelay train`."""
         return cls(results.label, results.frames_seen, results.frame_cross_entropy, results.wer)
 
 
@@ -177,7 +177,7 @@ class StormResult:
         return "; ".join([*words, lost, f"{len(storm.struck)} of {storm.drawn} faults met something"])
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers, for programs."""
+        """Return the numbers, for programs."""
         recoveries = self.storm.recoveries()
         others, victims = (
             middle_and_worst(values)
@@ -258,5 +258,5 @@ def _story(
 
 
 def results_of(exp: Path) -> Results:
-    """The results of a run that has ended."""
+    """Return the results of a run that has ended."""
     return Results.read(exp)

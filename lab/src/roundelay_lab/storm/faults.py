@@ -44,7 +44,7 @@ class Fault:
 def schedule(
     seed: int, hosts: int, every: float, lasting: float, kinds: Sequence[str], spares_the_first: Sequence[str] = ()
 ) -> Iterator[Fault]:
-    """Faults in order, without end.
+    """Yield faults in order, without end.
 
     Args:
         every: mean seconds between two.
@@ -64,7 +64,7 @@ def schedule(
 
 
 def checked_kinds(names: Sequence[str]) -> tuple[str, ...]:
-    """Kinds of faults by name.
+    """Return kinds of faults by name.
 
     Raises:
         UserError: there is no such kind, or none is named.

@@ -75,11 +75,11 @@ class StormCommand(ABC):
 
     @abstractmethod
     def told(self) -> dict[str, Any]:
-        """Everything that decides about the run."""
+        """Return everything that decides about the run."""
 
     @abstractmethod
     def on(self, hosts: Hosts) -> "HostedCommand":
-        """The command on hosts that are there."""
+        """Return the command on hosts that are there."""
 
 
 class HostedCommand(ABC):
@@ -96,7 +96,7 @@ class HostedCommand(ABC):
 
     @abstractmethod
     def learner(self, host: int, choice: float) -> int | None:
-        """The process of one of a host's learners; None while it has none. `choice` from 0 to 1 says which."""
+        """Return the process of one of a host's learners; None while it has none. `choice` from 0 to 1 says which."""
 
     def takes_part(self, host: int) -> bool:
         """Return True if a host whose command runs is, or was, in the run."""
@@ -104,7 +104,7 @@ class HostedCommand(ABC):
 
     @abstractmethod
     def look(self) -> Look:
-        """News since the last look."""
+        """Return news since the last look."""
 
     def _run(self, host: int, words: Sequence[str], local: int, learners: int) -> "subprocess.Popen[str]":
         """Run words on a host, by the variables of torchrun for its learner `local`; the host leads `learners`."""
@@ -132,7 +132,7 @@ class HostedCommand(ABC):
             )
 
     def output(self, host: int) -> Path:
-        """The file of a host's output."""
+        """Return the file of a host's output."""
         return self.command.exp.with_name(f"{self.command.exp.name}-host{host}.txt")
 
     def status(self, host: int) -> int | None:
@@ -167,15 +167,15 @@ class HostedCommand(ABC):
             process.wait()
 
     def slow(self, host: int) -> None:
-        """The host's link is slow from now on."""
+        """Make the host's link slow from now on."""
         self.hosts.rate(SLOW_LINK, host)
 
     def swift(self, host: int) -> None:
-        """The host's link is as it was."""
+        """Make the host's link as it was."""
         self.hosts.rate(self.command.link, host)
 
     def left(self) -> list[int]:
-        """Processes of all hosts."""
+        """Return the processes of all hosts."""
         return [process for host in range(self.command.hosts) for process in self.hosts.processes(host)]
 
 
@@ -185,7 +185,8 @@ def _signal(process: int, number: int) -> None:
 
 
 def _own_cores(host: int, hosts: int) -> list[str]:
-    """The words that give a host its share of this machine's cores; none where there are more hosts than cores."""
+    """Return the words that give a host its share of this machine's cores; none where there are more hosts than
+    cores."""
     cores = sorted(os.sched_getaffinity(0))
     each = len(cores) // hosts
     if not each or not shutil.which("taskset", path=PATH):

@@ -26,13 +26,13 @@ class Note:
     at: float
 
     def packed(self) -> bytes:
-        """Bytes of a note."""
+        """Return bytes of a note."""
         mask = sum(1 << rank for rank in self.living if rank < MOST)
         return _FORM.pack(self.steps, mask, self.at, self.steps)
 
 
 def note_of(data: bytes) -> Note | None:
-    """The inverse of `packed`; None if that is not a whole note."""
+    """Return the note in these bytes: the inverse of `packed`; None if that is not a whole note."""
     if len(data) != _FORM.size:
         return None
     steps, mask, at, again = _FORM.unpack(data)

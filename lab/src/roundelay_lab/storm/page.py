@@ -31,7 +31,7 @@ def write_page(found: StormResult, options: StormOptions, out: Path) -> Path:
 
 
 def render_page(found: StormResult, options: StormOptions) -> str:
-    """The page. Equal results give an equal page."""
+    """Return the page. Equal results give an equal page."""
     title = f"{found.results[1].label}, {options.hosts} hosts of {options.learners}: {_share(found)} in a storm"
     lead = element(
         "div", *(element("p", esc(joined(sentence))) for sentence in _sentences(found, options)), class_="lead"
@@ -131,7 +131,7 @@ def _film(found: StormResult) -> str:
 
 
 def _lane(story: Story, rank: int, top: float, x: Axis) -> str:
-    """The times in which a learner lived."""
+    """Return the times in which a learner lived."""
     ends = [*story.living, (story.seconds, ())]
     bars = [
         element(
@@ -150,7 +150,7 @@ def _curve(story: Story, x: Axis, y: Axis, colour: str) -> str:
 
 
 def _marks(story: Story, x: Axis, bottom: float) -> list[str]:
-    """Faults: a line down the chart, and its kind on top, on two heights in turn."""
+    """Return marks of faults: a line down the chart, and its kind on top, on two heights in turn."""
     found = []
     for number, one in enumerate(story.struck):
         at = x.place(one.at)
@@ -163,7 +163,7 @@ def _marks(story: Story, x: Axis, bottom: float) -> list[str]:
 
 
 def _thinned(points: Sequence[tuple[float, int]], most: int = 1000) -> list[tuple[float, int]]:
-    """At most so many of the points, the last among them."""
+    """Return at most so many of the points, the last among them."""
     step = max(1, -(-len(points) // most))
     return [*points[:-1:step], *points[-1:]]
 

@@ -124,7 +124,7 @@ class _Watcher:
             self.shown += new
 
     def _calm_down(self) -> None:
-        """No more faults, where the run would not end with them."""
+        """Stop faults, where the run would not end with them."""
         late = 0.0 if self.begun is None else self.now - self.begun
         if (self.next is not None or self.waiting) and self.story.calmed is None and late > self.longest:
             self.next, self.story.calmed = None, self.now
@@ -197,7 +197,7 @@ class _Watcher:
         return True
 
     def _undo_all(self) -> None:
-        """Nothing is stopped, cut or slow any more: the hosts are to end in peace."""
+        """Undo all: nothing is stopped, cut or slow any more, since the hosts are to end in peace."""
         training = self.training
         for host in range(training.command.hosts):
             training.hosts.heal(host)

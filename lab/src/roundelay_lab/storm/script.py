@@ -94,7 +94,7 @@ class HostedScript(HostedCommand):
 
 
 def label_of(exp: Path) -> str:
-    """The strategy of a script's session, in words; empty before it has attached."""
+    """Return the strategy of a script's session, in words; empty before it has attached."""
     with suppress(OSError):
         return (exp / LABEL).read_text(encoding="utf-8")
     return ""

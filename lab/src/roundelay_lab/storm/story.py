@@ -75,12 +75,12 @@ class Story:
     work: tuple[int, ...] = ()
 
     def see_frames(self, at: float, frames: int) -> None:
-        """So many frames are trained and counted."""
+        """Note that so many frames are trained and counted."""
         if not self.progress or self.progress[-1][1] != frames:
             self.progress.append((at, frames))
 
     def see_living(self, at: float, ranks: Sequence[int]) -> None:
-        """These learners live."""
+        """Note that these learners live."""
         if not self.living or self.living[-1][1] != tuple(ranks):
             self.living.append((at, tuple(ranks)))
 
@@ -122,7 +122,7 @@ class Story:
         return lost
 
     def since_training(self) -> "Story":
-        """The same, with seconds counted from the first minibatches that were seen."""
+        """Return the same, with seconds counted from the first minibatches that were seen."""
         begun = self.progress[0][0] if self.progress else 0.0
         return dataclasses.replace(
             self,
@@ -134,7 +134,7 @@ class Story:
         )
 
     def recoveries(self) -> list[Recovery]:
-        """Recoveries from all faults, in order."""
+        """Return recoveries from all faults, in order."""
         return [Recovery(one, self._others(one), self._victim(one)) for one in self.struck]
 
     def _others(self, one: Struck) -> float | None:
@@ -142,7 +142,7 @@ class Story:
         return next((at - one.at for at in grew), None)
 
     def _victim(self, one: Struck) -> float | None:
-        """A loss is held to be of the last fault before it that can lose a learner."""
+        """Return the time of the last fault before a loss that can lose a learner: the loss is held to be of it."""
         if one.kind == "slow":
             return None
         later = min((o.at for o in self.struck if o.at > one.at and o.kind != "slow"), default=math.inf)
@@ -153,12 +153,12 @@ class Story:
         return next((at - one.at for at, count in after[lost:] if count >= self.learners), None)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Story":
-        """The inverse of `to_json`."""
+        """Return the story of this JSON: the inverse of `to_json`."""
         fields = known(cls, value)
         fields["progress"] = [(at, frames) for at, frames in fields["progress"]]
         fields["living"] = [(at, tuple(ranks)) for at, ranks in fields["living"]]
@@ -168,6 +168,6 @@ class Story:
 
 
 def middle_and_worst(values: Sequence[float | None]) -> tuple[float, float] | None:
-    """Median and largest of the values that are there; None if none is."""
+    """Return median and largest of the values that are there; None if none is."""
     there = [value for value in values if value is not None]
     return (statistics.median(there), max(there)) if there else None

@@ -91,7 +91,7 @@ class HostedTraining(HostedCommand):
         return Look(counted, () if ended else living, label, work_of(self._tail.segments()) if ended else ())
 
     def _live(self) -> Live | None:
-        """The present state of the run; None if it says none."""
+        """Return the present state of the run; None if it says none."""
         with suppress(UserError):  # damaged: the next one is not
             return read_live(self.command.exp)
         return None
@@ -124,7 +124,7 @@ class EventsTail:
             return []
 
     def new(self) -> Sequence[Record]:
-        """Records since the last call, in order."""
+        """Return records since the last call, in order."""
         try:
             size = self._path.stat().st_size
             if size < self._read:

@@ -16,8 +16,8 @@ from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 
 def chosen_strategy(source: str, overrides: Sequence[str], exp: Path) -> tuple[str, str]:
-    """The strategy that `auto` means for a recipe on this host, and why. Several learners have one for several, also
-    where one alone would be first: the reason says so then.
+    """Return the strategy that `auto` means for a recipe on this host, and why. Several learners have one for several,
+    also where one alone would be first: the reason says so then.
 
     A run that is there goes on by its own: what was chosen is in its recipe.
 
@@ -46,7 +46,7 @@ def refuse_several_hosts() -> None:
 
 
 def _facts(recipe: Recipe) -> tuple[VirtualCluster, AdviceTask]:
-    """The learners of the recipe, as they will be: this machine's, or those of its virtual cluster."""
+    """Return the learners of the recipe, as they will be: this machine's, or those of its virtual cluster."""
     learners = recipe.training.learners
     slow = [parse_straggler(text) for text in recipe.training.stragglers]
     if recipe.training.runtime == "sim":

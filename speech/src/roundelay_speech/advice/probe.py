@@ -25,7 +25,7 @@ def probed(source: str, overrides: Sequence[str], machines: Machines) -> tuple[V
 
 
 def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
-    """The machines with the recipe's model, and its task.
+    """Return the machines with the recipe's model, and its task.
 
     Raises:
         UserError: as `make_job`: corpus or alignment are missing.
@@ -54,7 +54,7 @@ def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
 
 
 def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
-    """The recipe's task, so many epochs as its schedule has at most, and a learner of it.
+    """Return the recipe's task, so many epochs as its schedule has at most, and a learner of it.
 
     Raises:
         UserError: as `make_job`.

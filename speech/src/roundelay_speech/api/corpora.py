@@ -65,7 +65,7 @@ def prepare(
 
 
 def usual_data(name: str) -> Path:
-    """The folder of a prepared corpus, where the user does not name one."""
+    """Return the folder of a prepared corpus, where the user does not name one."""
     return Path(READERS[name].data or f"data/{name}")
 
 

@@ -15,7 +15,8 @@ Overrides = Mapping[str, Any] | Sequence[str]
 
 
 def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recipe:
-    """The recipe in file `source`, or the packaged one of that name, with overrides applied; a `Recipe` is itself.
+    """Return the recipe in file `source`, or the packaged one of that name, with overrides applied; a `Recipe` is
+    itself.
 
     Raises:
         UserError: no such recipe; an option that is unknown or has a wrong value (names the dotted key); overrides of a
@@ -31,7 +32,7 @@ def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recip
 
 
 def texts(overrides: Overrides) -> list[str]:
-    """Overrides as the command line writes them."""
+    """Return overrides as the command line writes them."""
     if isinstance(overrides, str):
         raise TypeError(f"overrides are a mapping or a list, not the text {overrides!r}: write [{overrides!r}].")
     if not isinstance(overrides, Mapping):

@@ -60,7 +60,7 @@ def decode(
 
 
 def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> Recipe:
-    """The recipe that the run in `exp` keeps, for recognition with these overrides of its section `decode`.
+    """Return the recipe that the run in `exp` keeps, for recognition with these overrides of its section `decode`.
 
     Raises:
         UserError: an override of something else; not a run directory; `corpus` has nothing to recognise.
@@ -80,8 +80,8 @@ def decode_recipe(exp: Path, overrides: Sequence[str], corpus: Path | None) -> R
 
 
 def prepared_speech(exp: Path, data: Path, out: Path | None, progress: Progress) -> Path:
-    """The prepared corpus in `data`; or, where that is a Kaldi data directory or a folder of recordings, one made of it
-    in `out`/data, with the features that the run in `exp` was trained on.
+    """Return the prepared corpus in `data`; or, where that is a Kaldi data directory or a folder of recordings, one
+    made of it in `out`/data, with the features that the run in `exp` was trained on.
 
     Raises:
         UserError: no speech in the folder; no `out` for speech that is not prepared; files that cannot be used.

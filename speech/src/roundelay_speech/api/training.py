@@ -70,7 +70,7 @@ def train(
 
 
 def make_logger(wanted: str | Logger | Callable[[Record], object]) -> Logger:
-    """The logger that a name or a function stands for.
+    """Return the logger that a name or a function stands for.
 
     Raises:
         UserError: no such name; its package is not installed.

@@ -9,7 +9,7 @@ from roundelay_speech.commands.examples import EXAMPLES
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     sub = command(
         "adapt", _adapt, "estimate transforms and vectors of speakers, as features for networks", EXAMPLES["adapt"]
     )
@@ -53,8 +53,8 @@ def _adapt(options: argparse.Namespace) -> None:
 
 
 def command_of_features(data: Path, features: Path) -> str:
-    """The command that gives a prepared corpus the features of a file. It names the corpus's copies at other speeds:
-    those that are not named are taken away."""
+    """Return the command that gives a prepared corpus the features of a file. It names the corpus's copies at other
+    speeds: those that are not named are taken away."""
     from roundelay_speech.prepared import load_corpus
 
     speeds = sorted({u.speed for u in load_corpus(data).utterances} - {1.0})

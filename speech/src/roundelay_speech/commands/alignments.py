@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     sub = command(
         "align", _align, "train hidden Markov models from a flat start and label every frame", EXAMPLES["align"]
     )

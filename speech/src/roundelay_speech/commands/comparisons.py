@@ -13,7 +13,7 @@ from roundelay_speech.commands.examples import EXAMPLES
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     _add_compare(
         command(
             "compare",

@@ -26,7 +26,7 @@ FEW_HOURS = 2.0
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     _add_prepare(
         command("prepare", _prepare, "check a corpus, read its lexicon, compute its features", EXAMPLES["prepare"])
     )
@@ -141,7 +141,7 @@ def _advise_copies(corpus: "Corpus", options: argparse.Namespace) -> None:
 
 
 def _show_prepared(corpus: "Corpus", data: Path) -> None:
-    """The splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
+    """Print the splits as a table, the utterances left out, and remarks; the corpus is in the folder `data`."""
     from roundelay_speech.corpus.cleaned import CHANGES_FILE, read_changes, table
     from roundelay_speech.data.problems import listing
     from roundelay_speech.prepared import GUESSED_LEXICON, HELD_OUT_LEXICON
@@ -216,7 +216,7 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _is_model(folder: Path) -> bool:
-    """True for packed models and runs, which have no features or utterances of their own."""
+    """Return True for packed models and runs, which have no features or utterances of their own."""
     from roundelay_speech.packed.folder import is_packed
     from roundelay_speech.trained import MODEL_META
 
@@ -259,7 +259,7 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
-    """The features that `--features` and `--bins` ask for."""
+    """Return the features that `--features` and `--bins` ask for."""
     from roundelay.core.configure import build, read_yaml
     from roundelay_speech.features.fbank import FbankConfig
     from roundelay_speech.features.parts import FeatureConfig, only_fbank
@@ -322,7 +322,7 @@ def _add_prepare(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_policies(sub: argparse.ArgumentParser) -> None:
-    """Options of words, and policies for words and utterances that cannot be used."""
+    """Add options of words, and policies for words and utterances that cannot be used."""
     sub.add_argument(
         "--vocabulary",
         type=Path,
@@ -367,7 +367,7 @@ def _add_policies(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_reading(sub: argparse.ArgumentParser) -> None:
-    """Options of reading audio, features and transcripts."""
+    """Add options of reading audio, features and transcripts."""
     sub.add_argument(
         "--allow-pipes",
         action="store_true",

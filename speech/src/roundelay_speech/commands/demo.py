@@ -28,7 +28,7 @@ RUNS = {
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     sub = command(
         "demo",
         _demo,
@@ -50,7 +50,8 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def demo_steps(folder: Path) -> list[list[str]]:
-    """Command lines of the demo, in order; all they write is in `folder`. A model that is packed already is kept."""
+    """Return command lines of the demo, in order; all they write is in `folder`. A model that is packed already is
+    kept."""
     paths = [f"corpus={folder / 'data'}", f"alignment={folder / 'alignment'}"]
     folders = [str(folder / name) for name in RUNS]
     return [

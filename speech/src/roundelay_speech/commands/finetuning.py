@@ -12,7 +12,7 @@ from roundelay_speech.packed.given import model_folder
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     sub = command(
         "finetune",
         _finetune,

@@ -16,7 +16,7 @@ CTM = "hyp.ctm"
 
 
 def listener(runs: Sequence[Path], corpus: Path | None) -> "Listen":
-    """A function that finds the sound of an utterance of one of these runs.
+    """Return a function that finds the sound of an utterance of one of these runs.
 
     Args:
         corpus: the prepared corpus; None: that of each run, as its directory knows it.
@@ -70,7 +70,7 @@ def _heard(corpus: "Corpus", run: Path, split: str, name: str) -> "HeardUtteranc
 
 
 def _timed(run: Path, split: str, utterance: "Utterance") -> tuple[tuple[str, float, float], ...]:
-    """Words, beginnings and ends in seconds of the utterance, where decoding noted them (decode.ctm=true)."""
+    """Return words, beginnings and ends in seconds of the utterance, where decoding noted them (decode.ctm=true)."""
     from roundelay_speech.scoring.formats.ctm import read_ctm
     from roundelay_speech.scoring.summary import place_of
 

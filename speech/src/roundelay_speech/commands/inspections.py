@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     sub = command(
         "inspect",
         _inspect,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     sub = command("pack", _pack, "put trained models and all they need to recognise into one folder", EXAMPLES["pack"])
     sub.add_argument(
         "exp",

@@ -20,7 +20,7 @@ MOST_NAMED = 10  # words that cannot be recognised
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     sub = command(
         "decode", _decode, "recognise the held-out splits with trained models, and score them", EXAMPLES["decode"]
     )
@@ -135,7 +135,8 @@ def _decode_into(options: argparse.Namespace) -> None:
 
 
 def unknown_words(unknown: Mapping[str, int], said: int) -> str:
-    """A sentence that names words which were said and cannot be recognised, the most frequent first; `said` are all."""
+    """Return a sentence that names words which were said and cannot be recognised, the most frequent first; `said` are
+    all."""
     some = [f"{word}{f' ({times})' if times > 1 else ''}" for word, times in list(unknown.items())[:MOST_NAMED]]
     more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
     return (
@@ -145,12 +146,12 @@ def unknown_words(unknown: Mapping[str, int], said: int) -> str:
 
 
 def _errors(found: "Recognised") -> str:
-    """The word errors of a split, where its words are known."""
+    """Return the word errors of a split, where its words are known."""
     return str(found.summary) if found.scored else "words are in hyp.trn; there are no transcripts to score them by."
 
 
 def weighted(text: str) -> tuple[Path, float]:
-    """`EXP` or `EXP:WEIGHT`."""
+    """Return `EXP` or `EXP:WEIGHT`."""
     exp, colon, weight = text.rpartition(":")
     if Path(text).exists() or not colon:
         return Path(text), 1.0

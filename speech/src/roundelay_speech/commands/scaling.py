@@ -15,7 +15,7 @@ from roundelay_speech.grids.axes import USUAL_STRATEGIES
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     about = "measure how much sooner several learners are at a loss than one, each at its best rate"
     sub = command("scaling", _scaling, about, EXAMPLES["scaling"])
     sub.add_argument(

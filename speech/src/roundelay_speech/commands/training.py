@@ -24,14 +24,14 @@ AUTO = "auto"
 
 
 def add(command: Command) -> None:
-    """Their options."""
+    """Add their options."""
     _add_train(
         command("train", _train, "train a network with one of the strategies, or resume a training", EXAMPLES["train"])
     )
 
 
 def _train(options: argparse.Namespace) -> int:
-    """Trains on one host or, under torchrun's variables, on one of several."""
+    """Train on one host or, under torchrun's variables, on one of several."""
     _check(options)  # names a slip before torch is loaded
     from roundelay.runtime.launch.local_leader import LocalLeader, wait_for_leader
     from roundelay.runtime.launch.world import read_place
@@ -243,7 +243,7 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_going_on(sub: argparse.ArgumentParser) -> None:
-    """Options of runs that stopped, and of learners that die."""
+    """Add options of runs that stopped, and of learners that die."""
     sub.add_argument(
         "--resume",
         action="store_true",
@@ -262,7 +262,7 @@ def _add_going_on(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_hosts(sub: argparse.ArgumentParser) -> None:
-    """Options of training on several hosts."""
+    """Add options of training on several hosts."""
     sub.add_argument(
         "--listen",
         metavar="ADDRESS[:PORT]",

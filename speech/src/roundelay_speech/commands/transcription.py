@@ -25,7 +25,7 @@ _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
 
 
 def add(command: Command) -> None:
-    """Its options."""
+    """Add its options."""
     _add_transcribe(command)
     _add_serve(command)
 

@@ -76,7 +76,7 @@ class OwnGraphs:
         self._sequence = torch.from_numpy(np.repeat(np.arange(len(tables)), sizes)).to(device)
 
     def sums(self, scores: Tensor, lengths: Tensor, *, occupied: bool) -> Sums:
-        """Sums over all paths of `lengths` (N,) frames, of scores (N, T, S) in double precision."""
+        """Return sums over all paths of `lengths` (N,) frames, of scores (N, T, S) in double precision."""
         sequences, frames, columns = scores.shape
         by_column = scores.transpose(1, 2)  # (N, S, T)
         enters = by_column[self._sequence, self._enter].T.contiguous()  # (T, K)
@@ -109,13 +109,13 @@ class OwnGraphs:
 
 
 def _padded(parts: Sequence[npt.NDArray[np.generic]], value: float) -> list[npt.NDArray[np.generic]]:
-    """ArcTables (K, M) with so many columns as the widest of them."""
+    """Return tables (K, M) with so many columns as the widest of them."""
     widest = max(part.shape[1] for part in parts)
     return [np.pad(part, ((0, 0), (0, widest - part.shape[1])), constant_values=value) for part in parts]
 
 
 def _log_sums(values: Tensor, groups: Tensor, number: int) -> Tensor:
-    """log sum exp of the values (K,) of each group, (number,)."""
+    """Return log sum exp of the values (K,) of each group, (number,)."""
     highest = values.new_full((number,), -torch.inf).scatter_reduce(0, groups, values, "amax")
     sums = values.new_zeros(number).index_add(0, groups, (values - highest[groups]).exp())
     return sums.log() + highest

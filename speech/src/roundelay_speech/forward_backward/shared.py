@@ -50,7 +50,7 @@ class SharedGraph:
         self._final = torch.from_numpy(graph.final).exp()[:, None].to(device)
 
     def sums(self, scores: Tensor, lengths: Tensor, *, occupied: bool) -> Sums:
-        """Sums over all paths of `lengths` (N,) frames, of scores (N, T, S) in double precision."""
+        """Return sums over all paths of `lengths` (N,) frames, of scores (N, T, S) in double precision."""
         highest = scores.amax(2, keepdim=True)
         emitted = (scores - highest).exp().permute(1, 2, 0).contiguous()  # (T, S, N)
         frames, sequences = emitted.shape[0], emitted.shape[2]
@@ -90,7 +90,7 @@ class SharedGraph:
 
 
 def _sparse(row: Tensor, column: Tensor, value: Tensor, size: int) -> Tensor:
-    """A matrix (size, size) of these elements, rows compressed."""
+    """Return a matrix (size, size) of these elements, rows compressed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch calls such matrices a beta
         return torch.sparse_coo_tensor(torch.stack([row, column]), value, (size, size)).coalesce().to_sparse_csr()

@@ -44,7 +44,8 @@ class Axes:
     tuned: tuple[GridAxis, ...]
 
     def of(self, strategy: str) -> "Axes":
-        """The axes that mean something to a strategy as it is written: an option that it names has the value named."""
+        """Return the axes that mean something to a strategy as it is written: an option that it names has the value
+        named."""
         name, written = parse_strategy(strategy)
         has = set(strategies().get(name, ())) - set(written)
         kept = [[axis for axis in axes if axis.option is None or axis.option in has] for axes in self._both]
@@ -60,24 +61,24 @@ Point = tuple[tuple[str, str], ...]
 
 
 def points(axes: Sequence[GridAxis]) -> list[Point]:
-    """Every combination of their values; the first axis changes slowest."""
+    """Return every combination of their values; the first axis changes slowest."""
     return [
         tuple(zip((axis.key for axis in axes), values, strict=True)) for values in product(*(a.values for a in axes))
     ]
 
 
 def recipe_part(point: Point) -> list[str]:
-    """The overrides of the recipe among the values of a point."""
+    """Return the overrides of the recipe among the values of a point."""
     return [f"{key}={value}" for key, value in point if not key.startswith(_STRATEGY)]
 
 
 def strategy_part(point: Point) -> str:
-    """The options of a strategy among the values of a point, as they follow its name: `,period=5`."""
+    """Return the options of a strategy among the values of a point, as they follow its name: `,period=5`."""
     return "".join(f",{key.removeprefix(_STRATEGY)}={value}" for key, value in point if key.startswith(_STRATEGY))
 
 
 def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
-    """Axes from overrides, each `section.key=value` or `section.key=value,value,...`, and what is to be tuned.
+    """Return axes from overrides, each `section.key=value` or `section.key=value,value,...`, and what is to be tuned.
 
     Raises:
         UserError: an empty value, one value to choose from, or an axis given twice; names it.
@@ -102,7 +103,7 @@ def read_axes(overrides: Sequence[str], tune: Sequence[str] = ()) -> Axes:
 
 
 def is_override(text: str) -> bool:
-    """True for `key=value` that stands right behind strategies: those have a name before their first `=`."""
+    """Return True for `key=value` that stands right behind strategies: those have a name before their first `=`."""
     key, equals, _ = text.partition("=")
     return bool(equals) and "," not in key and ":" not in key
 

@@ -51,7 +51,7 @@ class RecipeConfiguration(Configuration):
     base: Recipe  # with the values of the axes
 
     def recipe(self, seed: int) -> Recipe:
-        """The recipe of a training under `seed`; of a virtual cluster its first learners take part.
+        """Return the recipe of a training under `seed`; of a virtual cluster its first learners take part.
 
         Raises:
             UserError: the recipe, or its virtual cluster, does not allow so many learners.
@@ -84,7 +84,7 @@ class Cell:
         return f"{self.configuration.whole_name}, seed {self.seed}"
 
     def recipe(self) -> Recipe:
-        """The recipe it trains.
+        """Return the recipe it trains.
 
         Raises:
             UserError: as `RecipeConfiguration.recipe`.
@@ -106,7 +106,7 @@ class Directories:
         self._read: dict[Path, dict[str, Any]] = {}
 
     def cell(self, configuration: Configuration, seed: int) -> Cell:
-        """The cell with its directory: that of its name, unless another has its training already."""
+        """Return the cell with its directory: that of its name, unless another has its training already."""
         usual = self.folder / f"{configuration.stem}-seed{seed}"
         with suppress(UserError):  # a recipe that cannot be trained is told when its turn comes
             recipe = of_recipe(configuration).recipe(seed)
@@ -117,7 +117,7 @@ class Directories:
         return Cell(usual, configuration, seed)
 
     def _has(self, exp: Path, recipe: Recipe) -> bool:
-        """True if the run in `exp` trains this recipe, in the order of epochs that it began with."""
+        """Return True if the run in `exp` trains this recipe, in the order of epochs that it began with."""
         with suppress(UserError):
             return same_training(self._recipe(exp), plain(with_kept_order(recipe, exp)))
         return False
@@ -132,14 +132,15 @@ class Directories:
 
 
 def stem(strategy: Strategy, learners: int, stragglers: tuple[str, ...], apart: Mapping[str, Any]) -> str:
-    """The name of a cell's directories but for the seed; `apart` are values of axes that its recipe does not have."""
+    """Return the name of a cell's directories but for the seed; `apart` are values of axes that its recipe does not
+    have."""
     parts = [_label(strategy, learners) + "-straggler" * bool(stragglers)]
     parts += [_sanitised(f"{key} {shown(value)}") for key, value in apart.items()]
     return "-".join(parts)
 
 
 def shown(value: object) -> str:
-    """A value of an axis, for people."""
+    """Return a value of an axis, for people."""
     return "–" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -148,7 +149,7 @@ def _label(strategy: Strategy, learners: int) -> str:
 
 
 def directory_label(strategy: Strategy) -> str:
-    """A strategy's label as part of a file name, followed by options it was given that the label does not name.
+    """Return a strategy's label as part of a file name, followed by options it was given that the label does not name.
 
     It depends on the strategy alone, not on what else is compared, so that a directory is found again.
     """

@@ -95,7 +95,7 @@ class Contenders:
 
 
 def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> Grid:
-    """The grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
+    """Return the grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
 
     An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
     the other axes, under the recipe's seed; the seeds that judge then come after it.
@@ -188,7 +188,7 @@ class _Maker:
         return RecipeConfiguration(strategy, learners, stragglers, tuple(values), name, recipe)
 
     def _known(self, row: RecipeConfiguration) -> RecipeConfiguration:
-        """The configuration; a UserError where another one would have the same directories."""
+        """Return the configuration; a UserError where another one would have the same directories."""
         other = self._named.setdefault(row.stem, row)
         if (other.strategy, other.base) != (row.strategy, row.base):
             raise UserError(
@@ -198,7 +198,7 @@ class _Maker:
         return other
 
     def _recipe(self, overrides: tuple[str, ...]) -> Recipe:
-        """The recipe at these values, with the price of a gradient that the whole grid has."""
+        """Return the recipe at these values, with the price of a gradient that the whole grid has."""
         if overrides not in self._recipes:
             recipe = load_recipe(self.source, [*self.axes.overrides, *overrides])
             if recipe.training.runtime == "sim":
@@ -208,7 +208,7 @@ class _Maker:
 
 
 def _value(recipe: Recipe, key: str, written: str | None) -> Any:
-    """The value of an option; of a whole section as it was written."""
+    """Return the value of an option; of a whole section as it was written."""
     value = plain(recipe)
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None

@@ -101,7 +101,7 @@ class Tuned:
         return all(record.state in (CellState.FINISHED, CellState.FAILED) for record in self.tried)
 
     def said(self) -> str:
-        """The choice in a sentence, with all that was tried."""
+        """Return the choice in a sentence, with all that was tried."""
         tried = "; ".join(f"{self.values(record)}: {_came_to(record)}" for record in self.tried)
         if self.chosen is None:
             verdict = "no value learned" if self.complete else "not all tried yet"
@@ -110,7 +110,7 @@ class Tuned:
         return f"{self.name}: {verdict} ({tried}; seed {self.tried[0].seed})"
 
     def warnings(self) -> list[str]:
-        """A sentence for every chosen value at the edge of the tried range."""
+        """Return a sentence for every chosen value at the edge of the tried range."""
         found = []
         for key in self.edges if self.chosen else ():
             value = self.chosen.axes[key]  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ class Tuned:
         return found
 
     def values(self, record: CellRecord) -> str:
-        """The values tried in one of its records, with their keys."""
+        """Return the values tried in one of its records, with their keys."""
         return ", ".join(f"{key} {shown(record.axes[key])}" for key in self.tuning.keys)
 
 
@@ -130,12 +130,12 @@ Cost = Callable[[CellRecord], tuple[float, ...]]
 
 
 def held_out_loss(record: CellRecord) -> tuple[float, ...]:
-    """Held-out cross-entropy at the end, nats per frame."""
+    """Return held-out cross-entropy at the end, nats per frame."""
     return (record.dev_cross_entropy or 0.0,)
 
 
 def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_loss) -> Tuned:
-    """The best of the tried values, that of least `cost`; of equal ones the first."""
+    """Return the best of the tried values, that of least `cost`; of equal ones the first."""
     by_directory = {outcome.cell.exp: outcome for outcome in outcomes}
     waiting = (Outcome(cell, CellState.WAITING, trained=False) for cell in tuning.trials)
     tried = tuple(record_of(by_directory.get(outcome.cell.exp, outcome)) for outcome in waiting)
@@ -149,23 +149,23 @@ def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_los
 
 
 def tunings(grid: Grid, outcomes: Sequence[Outcome]) -> list[Tuned]:
-    """Choices of all configurations that are tuned, in the order of the grid."""
+    """Return the choices of all configurations that are tuned, in the order of the grid."""
     return [tuned(tuning, outcomes) for tuning in grid.tunings]
 
 
 def judged(grid: Grid, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The outcomes that count: without those of values that were tried."""
+    """Return the outcomes that count: without those of values that were tried."""
     trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
     return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
 
 
 def cell_records(grid: Grid, outcomes: Sequence[Outcome]) -> list[CellRecord]:
-    """A record for every cell that counts, those that failed or wait included."""
+    """Return a record for every cell that counts, those that failed or wait included."""
     return [record_of(outcome) for outcome in judged(grid, outcomes)]
 
 
 def record_of(outcome: Outcome) -> CellRecord:
-    """The record of one cell. A run that cannot be read makes it a failed one."""
+    """Return the record of one cell. A run that cannot be read makes it a failed one."""
     if not outcome.trained:
         return _record(outcome)
     try:
@@ -205,13 +205,13 @@ def spread_json(found: Spread) -> dict[str, Any] | None:
 
 
 def diverged(run: Run) -> bool:
-    """True if the model kept is no better on held-out speech than the one it began with, or not a number."""
+    """Return True if the model kept is no better on held-out speech than the one it began with, or not a number."""
     loss, before = run.cross_entropy, untrained(run)
     return loss is not None and not (math.isfinite(loss) and (before is None or loss < before))
 
 
 def untrained(run: Run) -> float | None:
-    """Held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
+    """Return held-out cross-entropy of the model it began with, nats per frame; None: not finite, or not recorded."""
     first = run.evaluations[0] if run.evaluations and run.evaluations[0].epoch < 0 else None
     return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
 
@@ -255,7 +255,7 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 
 def _at_edge(value: object, tried: Iterable[object]) -> bool:
-    """True if a number is the smallest or the largest of several tried; words have no order."""
+    """Return True if a number is the smallest or the largest of several tried; words have no order."""
     numbers = {other for other in tried if isinstance(other, int | float) and not isinstance(other, bool)}
     return len(numbers) > 1 and value in (min(numbers), max(numbers))
 

@@ -66,7 +66,7 @@ def run_grid(
 
 
 def _judged(grid: Grid, outcomes: Iterable[Outcome]) -> Iterator[Cell | Outcome]:
-    """The cells that count, seed by seed; the outcome of one of which no value is chosen."""
+    """Yield the cells that count, seed by seed; the outcome of one of which no value is chosen."""
     directories = Directories(grid.folder)
     choices = [tuned(tuning, [*outcomes]) for tuning in grid.tunings]
     for seed in grid.seeds:
@@ -138,7 +138,8 @@ class GridWork:
         return self.interrupt.asked
 
     def _left(self) -> str:
-        """`; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained now."""
+        """Return `; 9 left, 1 failed, about 4 min to go`: a cell not begun takes as long as the mean of those trained
+        now."""
         left, failed = self.total - len(self.outcomes), sum(o.state is CellState.FAILED for o in self.outcomes)
         parts = [f"{left} left"] if left else []
         parts += [f"{failed} failed"] if failed else []

@@ -173,7 +173,7 @@ def _lead(clock: OneClock, alone: Alone) -> str:
 
 
 def _notes(row: _Row) -> list[str]:
-    """Sentences on a way: a best rate at the edge of those tried, and runs that did not reach the loss."""
+    """Return sentences on a way: a best rate at the edge of those tried, and runs that did not reach the loss."""
     found = [note.replace(row.way.choice.name, row.name, 1) for note in row.way.choice.warnings()]
     if row.found is not None and row.found.sooner is None:
         runs = row.found.series.runs
@@ -215,7 +215,7 @@ def _written(times: Spread) -> str:
 
 
 def _range(found: Spread, digits: int) -> str:
-    """` (1.2 to 1.4)`; empty for one value."""
+    """Return ` (1.2 to 1.4)`; empty for one value."""
     return f" ({plain(min(found.values), digits)} to {plain(max(found.values), digits)})" if found.n > 1 else ""
 
 
@@ -237,7 +237,8 @@ def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str])
 
 
 def picture(rows: Sequence[_Row]) -> str:
-    """Times sooner over the number of learners, a line for each strategy, beside the ideal; empty without any."""
+    """Return times sooner over the number of learners, a line for each strategy, beside the ideal; empty without
+    any."""
     known = [row for row in rows if row.sooner is not None and row.learners > 1]
     if not known:
         return ""

@@ -87,7 +87,7 @@ class Way:
 
 
 def rate_of(choice: Tuned, record: CellRecord) -> float:
-    """The learning rate of one of those that a choice has tried."""
+    """Return the learning rate of one of those that a choice has tried."""
     (key,) = choice.tuning.keys
     return float(record.axes[key])
 
@@ -182,7 +182,7 @@ def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
     trained = GridWork(trials.size, work.progress, work.announce, work.interrupt, trials.work)
 
     def tune(tuning: Tuning, cost: Callable[[CellRecord], tuple[float, ...]]) -> Tuned:
-        """The best rate of a way, after as many more as its edges ask for."""
+        """Return the best rate of a way, after as many more as its edges ask for."""
         name, tried = tuning.configuration.stem, list(rates)
         while True:
             done = {outcome.cell.exp for outcome in trained.outcomes}
@@ -218,7 +218,8 @@ def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
 
 
 def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
-    """Fewest seconds to a held-out loss; of those that never reach it, the lowest at the end, after all that do."""
+    """Return the key of the soonest: fewest seconds to a held-out loss; of those that never reach it, the lowest at the
+    end, after all that do."""
 
     def cost(record: CellRecord) -> tuple[float, ...]:
         found = seconds_to(load_run(record.directory), loss)
@@ -228,8 +229,8 @@ def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:
 
 
 def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider: int) -> float | None:
-    """A rate beyond the edge at which the best is, as far from it as its neighbour, as a factor; None: it is not there,
-    or `wider` were tried beyond it."""
+    """Return a rate beyond the edge at which the best is, as far from it as its neighbour, as a factor; None: it is not
+    there, or `wider` were tried beyond it."""
     if choice.chosen is None or not choice.edges:
         return None
     ordered, best = sorted(tried), rate_of(choice, choice.chosen)
@@ -245,8 +246,8 @@ def _beyond(choice: Tuned, tried: Sequence[float], rates: Sequence[float], wider
 
 
 def measured_cluster(clock: OneClock) -> VirtualCluster:
-    """Learners with a core each at the costs that processes measured: gradients (affine in their frames), updates,
-    exchanges and means, those of most learners.
+    """Return learners with a core each at the costs that processes measured: gradients (affine in their frames),
+    updates, exchanges and means, those of most learners.
 
     Raises:
         UserError: they were not measured: seconds are virtual, or no runs of one learner and of several ended.
@@ -274,14 +275,14 @@ def measured_cluster(clock: OneClock) -> VirtualCluster:
 
 
 def _measured(way: Way) -> list[Measured]:
-    """The costs of the runs of a way that ended without stragglers."""
+    """Return the costs of the runs of a way that ended without stragglers."""
     if way.choice.tuning.configuration.stragglers:
         return []
     return [read_run(outcome.cell.exp) for outcome in way.judged if outcome.state is CellState.FINISHED]
 
 
 def _of_most(runs: Sequence[Measured], cost: Callable[[Measured], float | None]) -> float:
-    """The mean of a cost over the runs of most learners that had it; 0 where none had."""
+    """Return the mean of a cost over the runs of most learners that had it; 0 where none had."""
     known: Mapping[int, list[float]] = {run.learners: [] for run in runs}
     for run in runs:
         if (value := cost(run)) is not None:

@@ -79,7 +79,7 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
 
 
 def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
-    """The runs of trained cells; a directory that cannot be read makes its cell a failed one."""
+    """Return the runs of trained cells; a directory that cannot be read makes its cell a failed one."""
     runs, found = [], []
     for outcome in outcomes:
         try:
@@ -102,7 +102,8 @@ def _failed_trial(record: CellRecord, choice: Tuned) -> str:
 
 
 def table_rows(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) -> list[list[str]]:
-    """Titles, then a row for every configuration of the grid: its name, its values of the axes, means over seeds.
+    """Return titles, then a row for every configuration of the grid: its name, its values of the axes, means over
+    seeds.
 
     Seeds that failed or diverged are counted beside the others.
     """
@@ -136,7 +137,7 @@ def _broken(cells: Sequence[Outcome], series: Series) -> str:
 
 
 def tuning_rows(choices: Sequence[Tuned]) -> list[list[str]]:
-    """Titles, then a row for every value that was tried."""
+    """Return titles, then a row for every value that was tried."""
     keys = list(dict.fromkeys(key for choice in choices for key in choice.tuning.keys))
     others = list(dict.fromkeys(key for c in choices for key, _ in c.tuning.configuration.axes if key not in keys))
     table = [["strategy", *map(_title, (*others, *keys)), "dev loss", "dev accuracy", "chosen"]]
@@ -179,7 +180,7 @@ def _tuning_page(rows: list[list[str]], comparison: Comparison) -> PageTable:
 
 
 def _configurations(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
-    """Cells that differ in the seed alone, together."""
+    """Return lists of cells that differ in the seed alone."""
     found: dict[str, list[Outcome]] = {}
     for o in outcomes:
         found.setdefault(o.cell.configuration.stem, []).append(o)

@@ -55,13 +55,13 @@ class MmiGraphs:
         self._shared: dict[torch.device, SharedGraph] = {}
 
     def shared(self, device: torch.device) -> SharedGraph:
-        """The denominator."""
+        """Return the denominator."""
         if device not in self._shared:
             self._shared[device] = SharedGraph(self._denominator, device)
         return self._shared[device]
 
     def own(self, numbers: Sequence[int], device: torch.device) -> tuple[OwnGraphs, Tensor]:
-        """Numerators; and which of them, (N,), have paths that the denominator has not."""
+        """Return numerators; and which of them, (N,), have paths that the denominator has not."""
         for number in numbers:
             if number not in self._tables:
                 self._tables[number] = ArcTables.of(self._numerators[number])
@@ -100,14 +100,14 @@ class LfMmi(Objective):
                 raise UserError(f"training.objective.{name} is {getattr(self, name)}: give 0 or more.")
 
     def on(self, graphs: MmiGraphs) -> Self:
-        """This objective for a corpus with these graphs."""
+        """Return this objective for a corpus with these graphs."""
         found = dataclasses.replace(self)
         object.__setattr__(found, "graphs", graphs)
         return found
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Mean loss of sequences of scores, N x T of them with S columns each in any shape (..., S), against `targets`
-        (N, 2) int64: the outputs that count, and the number of the numerator, from 1."""
+        """Return mean loss of sequences of scores, N x T of them with S columns each in any shape (..., S), against
+        `targets` (N, 2) int64: the outputs that count, and the number of the numerator, from 1."""
         assert self.graphs is not None, "an objective is for a corpus only after `on`"
         scores = module(*inputs).double()
         scores = scores.reshape(len(targets), -1, scores.shape[-1])

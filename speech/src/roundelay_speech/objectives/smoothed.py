@@ -36,7 +36,7 @@ class Smoothed(Classification):
             )
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Mean smoothed cross-entropy of scores (B, C) against classes (B,) int64."""
+        """Return mean smoothed cross-entropy of scores (B, C) against classes (B,) int64."""
         log_p = nn.functional.log_softmax(module(*inputs).float(), 1)
         plain = nn.functional.nll_loss(log_p, targets)
         mean = (1 - self.share) * plain - self.share * log_p.mean()

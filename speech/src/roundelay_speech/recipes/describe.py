@@ -25,7 +25,7 @@ OPEN_SETS = {
 
 
 def describe() -> dict[str, Any]:
-    """The content of `options/known.json`, from the dataclasses."""
+    """Return the content of `options/known.json`, from the dataclasses."""
     sections: dict[str, Any] = {}
     describe_fields(Recipe, sections)
     choices = {what: {"key": key, "names": names(union)} for what, (key, union) in OPEN_SETS.items()}

@@ -28,7 +28,7 @@ _OTHERS = ("arpa", "rescore", "lexicon")  # of the section decode, whose `text` 
 
 
 def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = None) -> Recipe:
-    """The recipe of the run in `exp`, with paths that hold here and now; overrides name paths seen from here.
+    """Return the recipe of the run in `exp`, with paths that hold here and now; overrides name paths seen from here.
 
     Args:
         corpus: stands for the run's own where that is not found.
@@ -52,7 +52,7 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = 
 
 
 def read_kept(exp: Path) -> dict[str, Any]:
-    """The mapping in the run's recipe.yaml, as it is written there.
+    """Return the mapping in the run's recipe.yaml, as it is written there.
 
     Raises:
         UserError: not a run directory.
@@ -62,8 +62,8 @@ def read_kept(exp: Path) -> dict[str, Any]:
 
 
 def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
-    """The recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus: so that
-    the two can be compared without looking at the corpus.
+    """Return the recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus:
+    so that the two can be compared without looking at the corpus.
 
     Raises:
         UserError: not a run directory.
@@ -75,7 +75,7 @@ def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
 
 
 def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict[str, Any]:
-    """A kept recipe with all options of today, and the paths of `asked` where they lead to the same places."""
+    """Return a kept recipe with all options of today, and the paths of `asked` where they lead to the same places."""
     whole, origin = complete(mapping), read_origin(exp)
     given = {key: holder[key] for holder, key in _paths(asked)}
     for holder, key in _paths(whole):
@@ -89,7 +89,7 @@ def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict
 
 
 def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """(mapping or list, key or position) of every path in a recipe."""
+    """Yield (mapping or list, key or position) of every path in a recipe."""
     for key in NEEDED:
         if isinstance(mapping.get(key), str):
             yield mapping, key
@@ -111,7 +111,7 @@ def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:
-    """Places that a path of the recipe may lead to, the likeliest first."""
+    """Return places that a path of the recipe may lead to, the likeliest first."""
     given = given.expanduser()
     if origin is None:
         if given.is_absolute():

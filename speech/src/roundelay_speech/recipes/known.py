@@ -24,14 +24,14 @@ _RECIPE = "roundelay_speech.recipes.recipe.Recipe"
 
 
 def known_recipes() -> list[str]:
-    """Names of the recipes that come with the package."""
+    """Return names of the recipes that come with the package."""
     return sorted(
         p.name.removesuffix(".yaml") for p in resources.files(__package__).iterdir() if p.name.endswith(".yaml")
     )
 
 
 def about_recipe(name: str) -> str:
-    """The first paragraph of the comment at the top of a packaged recipe, on one line."""
+    """Return the first paragraph of the comment at the top of a packaged recipe, on one line."""
     text = (resources.files(__package__) / f"{name}.yaml").read_text(encoding="utf-8")
     lines = []
     for line in text.splitlines():
@@ -42,7 +42,7 @@ def about_recipe(name: str) -> str:
 
 
 def read_recipe(source: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
+    """Return the recipe in file `source`, or the packaged one of that name, with `section.key=value` applied.
 
     A recipe with `base: OTHER` begins with that one, a packaged recipe or a file beside it, and says what differs.
 
@@ -82,8 +82,8 @@ def _with_base(path: Path, begun: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `changes` in place of its own. A section that is of another kind (another `name` or
-    `rule`) is taken whole."""
+    """Return `base` with the values of `changes` in place of its own. A section that is of another kind (another `name`
+    or `rule`) is taken whole."""
     made = {**base}
     for key, value in changes.items():
         old = base.get(key)
@@ -128,7 +128,7 @@ def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """`check_recipe` for overrides of a recipe that is read later.
+    """Check overrides of a recipe that is read later, as `check_recipe`.
 
     Raises:
         UserError: as `check_recipe`.
@@ -139,14 +139,14 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def check_mapping(mapping: Mapping[str, Any]) -> None:
-    """`check_recipe` for what a recipe says."""
+    """Check what a recipe says, as `check_recipe`."""
     build(RECIPE_OPTIONS.sections[_RECIPE], mapping)
     training = mapping.get("training") or {}
     check_strategy(training.get("strategy", "sgd"), training.get("options") or {})
 
 
 def corpora() -> dict[str, str]:
-    """Corpora that `roundelay prepare` knows by name, and what each is, in words."""
+    """Return corpora that `roundelay prepare` knows by name, and a sentence on each."""
     return {
         name: f"{entry['about']}{' Free to load.' if entry['free'] else ''}"
         f"{' Licence: ' if entry['licence'] else ''}{entry['licence']}"
@@ -155,8 +155,8 @@ def corpora() -> dict[str, str]:
 
 
 def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
-    """Everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names as keys.
-    `what` is models, objectives, graphs or units."""
+    """Return everything in an open set of a recipe, by name: a sentence on it, and its options with their plain names
+    as keys. `what` is models, objectives, graphs or units."""
     found, section = {}, RECIPE_OPTIONS.known["choices"][what]
     for name, entry in section["names"].items():
         key = section["key"]
@@ -169,7 +169,7 @@ def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
 
 
 def recipe_options(mapping: Mapping[str, Any] | None = None) -> list[Option]:
-    """All options of a recipe in order, with the values they have in `mapping` or else by default.
+    """Return all options of a recipe in order, with the values they have in `mapping` or else by default.
 
     Of a section that may be one of several (model, optimizer, schedule), the options of the one that `mapping` has.
     """

@@ -322,7 +322,7 @@ class Recipe:
 
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in file `source`, or the packaged one of that name, with `section.key=value` overrides applied.
+    """Return the recipe in file `source`, or the packaged one of that name, with `section.key=value` overrides applied.
 
     Raises:
         UserError: no such recipe, or an option in it is unknown or has a wrong value; names the dotted key.
@@ -333,12 +333,12 @@ def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def complete(mapping: dict[str, Any]) -> dict[str, Any]:
-    """A recipe written by an earlier version, with the options that exist since as that version did it."""
+    """Return a recipe written by an earlier version, with the options that exist since as that version did it."""
     return plain(build(Recipe, as_it_was(mapping)))  # type: ignore[no-any-return]
 
 
 def with_order(recipe: Recipe, hours: float) -> Recipe:
-    """The recipe with the order of an epoch that `auto` means for so much training speech.
+    """Return the recipe with the order of an epoch that `auto` means for so much training speech.
 
     A run keeps this recipe, and so goes on in the order in which it began.
     """
@@ -348,8 +348,8 @@ def with_order(recipe: Recipe, hours: float) -> Recipe:
 
 
 def as_it_was(mapping: dict[str, Any]) -> dict[str, Any]:
-    """A kept recipe with the options whose defaults are not what earlier versions did: they shuffled every corpus, and
-    pair averages had equal weights at the learning rate of one."""
+    """Return a kept recipe with the options whose defaults are not what earlier versions did: they shuffled every
+    corpus, and pair averages had equal weights at the learning rate of one."""
     training, then = mapping.get("training", {}), {"order": "shuffle"}
     if not isinstance(training, dict):
         return mapping

@@ -101,7 +101,7 @@ def normalised_cross_entropy(sure: Float64, right: Bools) -> float | None:
 
 
 def _interval(utterances: Sequence[Judged]) -> tuple[float, float] | None:
-    """Bootstrap over utterances."""
+    """Return the interval by bootstrap over utterances."""
     with_words = [one for one in utterances if len(one[0])]
     if len(with_words) < 2:
         return None

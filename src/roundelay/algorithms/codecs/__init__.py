@@ -21,7 +21,7 @@ MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.values())
 
 
 def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
-    """The codec of that name, with the named vector for what it leaves out.
+    """Return the codec of that name, with the named vector for what it leaves out.
 
     Raises:
         UserError: there is none; says `where` it was asked for, and lists those there are.
@@ -32,8 +32,8 @@ def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
 
 
 def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
-    """The codec of which another learner or host says that it sends by it: its name, and as many of `numbers` as it has
-    options.
+    """Return the codec of which another learner or host says that it sends by it: its name, and as many of `numbers` as
+    it has options.
 
     Raises:
         ValueError: there is none.

@@ -50,12 +50,12 @@ class Sparse(Codec):
         return whole * self._bytes(SPARSE_BLOCK) + (self._bytes(rest) if rest else 0)
 
     def _values(self, width: int) -> int:
-        """Bytes of the values of a block."""
+        """Return bytes of the values of a block."""
         kept = kept_of(width, self.density)
         return _TABLE + -(-kept // 4) if self.two_bits else 4 * kept
 
     def _bytes(self, width: int) -> int:
-        """Bytes of a block."""
+        """Return bytes of a block."""
         return min(4 * width, self._values(width) + 3 * -(-kept_of(width, self.density) // 2))
 
     def encode(self, x: Tensor, coded: Tensor) -> None:
@@ -89,8 +89,8 @@ class Sparse(Codec):
             block.zero_().scatter_(1, places, values)
 
     def _blocks(self, x: Tensor, coded: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Views of `x` (C,) and `coded`: all whole blocks, (B, W) and their bytes, (B, bytes of one); and what is left,
-        (1, W) and its bytes."""
+        """Yield views of `x` (C,) and `coded`: all whole blocks, (B, W) and their bytes, (B, bytes of one); and what is
+        left, (1, W) and its bytes."""
         first = 0
         whole = len(x) // SPARSE_BLOCK * SPARSE_BLOCK
         for part, width in ((x[:whole], SPARSE_BLOCK), (x[whole:], len(x) - whole)):
@@ -102,12 +102,12 @@ class Sparse(Codec):
 
 
 def _floats(room: Tensor) -> Tensor:
-    """The float32 (B, n) in bytes (B, 4 n), which may begin anywhere."""
+    """Return the float32 (B, n) in bytes (B, 4 n), which may begin anywhere."""
     return room.clone(memory_format=torch.contiguous_format).view(torch.float32)
 
 
 def _two_in_three_bytes(places: Tensor) -> Tensor:
-    """Bytes (B, 3 ceil(K / 2)) of places (B, K) of 12 bits."""
+    """Return bytes (B, 3 ceil(K / 2)) of places (B, K) of 12 bits."""
     pairs = pad(places, (0, places.shape[1] % 2))
     first, second = pairs[:, ::2], pairs[:, 1::2]
     parts = first & 255, first >> 8 | (second & 15) << 4, second >> 4
@@ -115,20 +115,20 @@ def _two_in_three_bytes(places: Tensor) -> Tensor:
 
 
 def _each_of_two(room: Tensor, number: int) -> Tensor:
-    """The inverse: places (B, K)."""
+    """Return places (B, K): the inverse."""
     low, middle, high = room.long().reshape(len(room), room.shape[1] // 3, 3).unbind(2)
     return torch.stack((low | (middle & 15) << 8, middle >> 4 | high << 4), 2).flatten(1)[:, :number]
 
 
 def _four_in_a_byte(numbers: Tensor) -> Tensor:
-    """Bytes (B, ceil(K / 4)) of numbers (B, K) from 0 to 3."""
+    """Return bytes (B, ceil(K / 4)) of numbers (B, K) from 0 to 3."""
     fours = pad(numbers, (0, -numbers.shape[1] % 4))
     fours = fours.reshape(len(fours), fours.shape[1] // 4, 4)
     return (fours << _shifts(numbers)).sum(2).to(torch.uint8)
 
 
 def _each_of_four(room: Tensor, number: int) -> Tensor:
-    """The inverse: numbers (B, K)."""
+    """Return numbers (B, K): the inverse."""
     return (room.long()[:, :, None] >> _shifts(room) & 3).flatten(1)[:, :number]
 
 

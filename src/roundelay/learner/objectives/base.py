@@ -69,11 +69,11 @@ class Objective(ABC):
 
     @abstractmethod
     def statistics(self, evidence: Evidence, targets: Tensor) -> Statistics:
-        """Sums over the examples of one minibatch, `targets` (B, ...)."""
+        """Return sums over the examples of one minibatch, `targets` (B, ...)."""
 
     def statistics_of_each(self, evidence: Evidence, targets: Tensor) -> list[Statistics]:
-        """`statistics` of R minibatches of equal size: `evidence` with measures (R,) and outputs (R, B, ...), `targets`
-        (R, B, ...)."""
+        """Return `statistics` of R minibatches of equal size: `evidence` with measures (R,) and outputs (R, B, ...),
+        `targets` (R, B, ...)."""
         rows = zip(*evidence, targets, strict=True)
         return [self.statistics(Evidence(measure, outputs), its) for measure, outputs, its in rows]
 

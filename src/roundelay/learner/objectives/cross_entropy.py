@@ -21,7 +21,7 @@ class CrossEntropy(Classification):
     name: Literal["cross-entropy"] = field(default="cross-entropy", kw_only=True)
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
-        """Mean cross-entropy of scores (B, C) against classes (B,) int64."""
+        """Return mean cross-entropy of scores (B, C) against classes (B,) int64."""
         scores = module(*inputs).float()
         mean = nn.functional.cross_entropy(scores, targets)
         return mean, Evidence(mean.detach(), scores.detach())

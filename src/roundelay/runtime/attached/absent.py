@@ -11,9 +11,9 @@ from roundelay.runtime.procs.memory.publish import publish
 
 
 def forget_absent(arena: Arena) -> None:
-    """Before a segment begins and while nobody trains: nothing that an absent learner has done in the last one counts
-    in this one. Learners that are present forget theirs by themselves. What those did that are let in is forgotten when
-    they are."""
+    """Forget all that an absent learner has done in the last segment, before a segment begins and while no learner
+    trains. Learners that are present forget theirs by themselves. What those did that are let in is forgotten when they
+    are."""
     _forget(arena, np.flatnonzero(arena.view(Attendance).present == 0).tolist())
 
 

@@ -51,13 +51,13 @@ def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:
 
 
 def model_to_evaluate(arena: Arena, here: Sequence[int]) -> Tensor:
-    """That model (P,)."""
+    """Return that model (P,)."""
     return arena.vector("mean", place_of_model(range(arena.layout.learners), here))
 
 
 def take_mean(out: Tensor, rows: Sequence[Tensor], shares: Sequence[float] | None) -> None:
-    """The mean (P,) of `rows`, (P,) each, in their order, under these `shares`, or of equal ones: the same bits
-    whoever takes it."""
+    """Take the mean (P,) of `rows`, (P,) each, in their order, under these `shares`, or of equal ones: the same bits on
+    every learner."""
     for part in chunks(out.numel()):
         here = [row[part].cpu() for row in rows]
         out[part] = torch.stack(here).mean(0) if shares is None else weighted_mean(here, shares)

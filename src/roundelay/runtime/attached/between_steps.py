@@ -8,8 +8,8 @@ class BetweenSteps(ABC):
 
     @abstractmethod
     def look(self) -> None:
-        """Called in every step, and again and again while the learner waits for others."""
+        """Look for changes: called in every step, and again and again while the learner waits for others."""
 
     @abstractmethod
     def close(self, manner: int) -> None:
-        """The learner has left the session, in one of the manners of membership.py."""
+        """Note that the learner has left the session, in one of the manners of membership.py."""

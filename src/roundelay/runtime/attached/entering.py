@@ -149,7 +149,7 @@ class Entrance:
 
     @contextmanager
     def open(self, rendezvous: LocalRendezvous, patience: Patience) -> Iterator[ArenaAccess]:
-        """The memory that all learners of this host share. In the body, the first of them goes on to `share` it.
+        """Open the memory that all learners of this host share. In the body, the first of them goes on to `share` it.
 
         Raises:
             UserError: the learners do not agree, or this one cannot open the first one's memory.
@@ -228,7 +228,7 @@ class Entrance:
         self.host_process = speaker
 
     def share(self, rendezvous: LocalRendezvous) -> None:
-        """By the first learner of this host: tell the others of it where the rows are."""
+        """Tell the other learners of this host where the rows are; called by the first."""
         if self.rank != self._first or self._alone:
             return
         for rank in self._here[1:]:
@@ -237,8 +237,8 @@ class Entrance:
             rendezvous.tell(rank, told, self._file)
 
     def agrees(self, access: ArenaAccess) -> bool:
-        """True if this learner came with rank 0's weights and buffers. To be asked before the others may train: from
-        then on they write this row, too."""
+        """Return True if this learner came with rank 0's weights and buffers. To be asked before the others may train:
+        from then on they write this row, too."""
         there = access.arena.vector("row", self.rank).cpu()
         same_bits = torch.equal(self._initial.cpu().view(torch.int32), there.view(torch.int32))
         return same_bits and torch.equal(self._shown, access.arena.shown(self.rank))
@@ -263,8 +263,8 @@ class Entrance:
         return {"device": device, "visible": visible(), "process": os.getpid()}
 
     def _keep(self, layout: Layout, others: Sequence[dict[str, Any]]) -> list[Handles] | None:
-        """By rank 0: rows on devices that all learners can map, where others write them while a learner computes, and
-        all are on devices that reach each other; what each is to be told. None: rows are in the arena.
+        """Keep rows on devices that all learners can map, by rank 0, where others write them while a learner computes,
+        and all are on devices that reach each other; return what each is to be told. None: rows are in the arena.
 
         Args:
             others: what the other learners have said, by rank from 1.
@@ -313,18 +313,19 @@ class Entrance:
 
 
 def _shared(layout: Layout) -> tuple[str, ...]:
-    """Names of what others may read and write."""
+    """Return the names of what others may read and write."""
     return ("row", *layout.memory)
 
 
 def write(row: Row, vector: Tensor) -> None:
-    """While nobody trains. Under the lock: given back when it is written, which on a device takes its time."""
+    """Write while no learner trains. Under the lock: given back when it is written, which on a device takes its
+    time."""
     with row.lock:
         row.vector.copy_(vector)
 
 
 def place_of_rows(arena: Arena, vectors: Vectors, device: torch.device | None) -> RowsAre:
-    """The place of the rows of a learner whose module is on `device`."""
+    """Return the place of the rows of a learner whose module is on `device`."""
     if device is None:
         return "on the host"
     if not vectors.resident:

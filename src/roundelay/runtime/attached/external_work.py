@@ -60,12 +60,12 @@ class ExternalWork(LearnerWork):
         return False
 
     def hand_out(self, batch: Minibatch | None) -> None:
-        """The answer to the next Draw, once."""
+        """Answer the next Draw, once."""
         self._drawn = batch
 
     def hand_in(self, examples: float, lay_out: LayOut | None = None) -> None:
-        """The answer to the next Grad, once: the mean gradient of so many examples. `lay_out` answers with its vector
-        (P,); None: it is in the buffer."""
+        """Answer the next Grad, once, by the mean gradient of so many examples. `lay_out` answers with its vector (P,);
+        None: it is in the buffer."""
         self._examples, self._lay_out = examples, lay_out
 
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:

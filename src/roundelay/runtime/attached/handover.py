@@ -26,7 +26,7 @@ class Giver(ABC):
 
     @abstractmethod
     def state_for(self, rank: int) -> bytes:
-        """The state that learner `rank` is to begin with, in a meeting."""
+        """Return the state that learner `rank` is to begin with, in a meeting."""
 
 
 def give(world: World, session: int, rank: int, state: bytes) -> bool:
@@ -62,7 +62,7 @@ class Receiver:
         self._listener.setblocking(False)
 
     def take(self) -> bytes:
-        """The state that was given last; none, if none was."""
+        """Return the state that was given last; none, if none was."""
         found = b""
         while True:
             try:

@@ -61,4 +61,4 @@ class Idling(BetweenSteps):
         )
 
     def close(self, manner: int) -> None:
-        """There is nothing to be put away."""
+        """Do nothing: there is nothing to be put away."""

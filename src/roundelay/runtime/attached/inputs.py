@@ -37,13 +37,13 @@ class Inputs:
         return bool(self._count[self._rank] < FIRST)
 
     def note(self, fingerprint: int) -> None:
-        """That of the next step."""
+        """Note that of the next step."""
         number = int(self._count[self._rank])
         self._seen[self._rank, number] = fingerprint
         publish(self._count, self._rank, number + 1)
 
     def same_as(self) -> int | None:
-        """A lower rank that has the same minibatches as this learner; None: none is known so far."""
+        """Return a lower rank that has the same minibatches as this learner; None: none is known so far."""
         if self.wanted or len(set(self._seen[self._rank].tolist())) < FIRST:
             return None
         same = (

@@ -175,7 +175,7 @@ class AttachedLearner:
         return living
 
     def _give(self, rank: int) -> bool:
-        """In a meeting, give a learner that comes back the state that it begins with; none, if it cannot be said."""
+        """Give a learner that comes back the state that it begins with, in a meeting; none, if it cannot be said."""
         try:
             state = b"" if self.giver is None else self.giver.state_for(rank)
         except UserError as error:
@@ -184,7 +184,7 @@ class AttachedLearner:
         return give(*self._place, rank, state)
 
     def _opened(self, access: ArenaAccess, entrance: Entrance, session: int) -> SessionRecord:
-        """The record of the session, or the one that it repeats."""
+        """Return the record of the session, or the one that it repeats."""
         place = RepeatedPlace(
             access,
             session,
@@ -210,8 +210,8 @@ class AttachedLearner:
     def _build(
         self, access: ArenaAccess, optimizer: SteppedByLoop, update: Update, device: torch.device | None
     ) -> None:
-        """The engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the loop
-        looks at the point between steps as well."""
+        """Build the engine, and all that it needs. Gradients are taken at copies of the row, where the module is: the
+        loop looks at the point between steps as well."""
         self.arena, traits = access.arena, self.strategy.traits
         self._deferred = Deferred()
         self._vectors = vectors = make_vectors(access, device, traits, between_devices=False)
@@ -248,7 +248,7 @@ class AttachedLearner:
         """Copies of its state, in meetings."""
 
     def _begin(self, living: tuple[int, ...]) -> None:
-        """A segment begins."""
+        """Begin a segment."""
         self.record.trace.note(Kind.BEGIN, mine=self._segment)
         self._deferred.clear()  # the state does so too, but where it repeats a record it has none
         self.me.begin_segment(None, living, self.strategy.traits.ages)
@@ -319,8 +319,8 @@ class AttachedLearner:
         return asked.at.vector
 
     def answer(self, examples: float, learning_rate: float, vote: Vote, lay_out: LayOut | None = None) -> None:
-        """The gradient buffer holds the mean gradient of so many examples at the point of `begin_step`, or is laid out
-        when somebody asks for it: go on, up to the next minibatch.
+        """Go on, up to the next minibatch: the gradient buffer holds the mean gradient of so many examples at the point
+        of `begin_step`, or is laid out when it is asked for.
 
         Raises:
             LearnerDied, TimeoutError: as for `begin_step`.
@@ -344,8 +344,8 @@ class AttachedLearner:
         self.me.snapshot()
 
     def answer_nothing(self, skip: bool = False) -> None:
-        """An empty minibatch. With `skip`, a minibatch whose gradient overflowed: where a mean of gradients is taken,
-        all skip the update."""
+        """Answer an empty minibatch. With `skip`, a minibatch whose gradient overflowed: where a mean of gradients is
+        taken, all skip the update."""
         self.me.gradient_buffer.zero_()
         self.answer(EMPTY_WEIGHT, self.me.learning_rate, Vote(self._nothing, skip))
 
@@ -450,7 +450,7 @@ class AttachedLearner:
         self._engine.finish_asked()
 
     def _comrades(self) -> Sequence[int]:
-        """Those who take as many steps as this learner in a segment."""
+        """Return those who take as many steps as this learner in a segment."""
         asked = self._asked()
         assert isinstance(asked, Draw)
         if self.strategy.traits.synchronous:
@@ -458,7 +458,7 @@ class AttachedLearner:
         return asked.group or (self.rank,)
 
     def _to_come(self, comrades: Sequence[int]) -> list[int]:
-        """Those who have not ended the segment, and may."""
+        """Return those who have not ended the segment, and may."""
         return self._members.to_come(comrades, self._segment, not self._terms.goes_on)
 
     def _wait_for_news(self, comrades: Sequence[int], round_: int) -> None:
@@ -470,12 +470,12 @@ class AttachedLearner:
         self._patience.until(come, f"learners {list(comrades)} to end the segment, or to take a step")
 
     def consensus_into(self, out: Tensor) -> None:
-        """While `meet` reads: the model to evaluate, (P,): the centre, or the mean of all holders' rows."""
+        """Write the model to evaluate, (P,), while `meet` reads: the centre, or the mean of all holders' rows."""
         self._look()
         self._around.consensus_into(out, self._members)
 
     def shown_by_all(self) -> list[Tensor]:
-        """While `meet` reads: what the living have shown, by rank."""
+        """Return what the living have shown, by rank, while `meet` reads."""
         self._look()
         return [self.arena.shown(rank) for rank in self._around.taking_part(self._members)]
 
@@ -508,7 +508,7 @@ class AttachedLearner:
         return self.left or self._shares.check(number, self.living)
 
     def draw_piece(self, key: passes.Key, pieces: int, keep: int) -> int | None:
-        """The number of the next minibatch of a pass over data that all learners share; None at its end. See
+        """Return the number of the next minibatch of a pass over data that all learners share; None at its end. See
         `passes.draw`."""
         self.check_may_draw()
         draw = partial(self._around.draw, key, pieces, keep)
@@ -565,8 +565,8 @@ class AttachedLearner:
         return self._final[2] if self._gone else self._members.to_the_end
 
     def leave(self, manner: int = CLOSED) -> None:
-        """Nobody is to wait for this learner any more, and it uses the arena no more, whose memory is given back as
-        soon as nobody else holds a vector of it."""
+        """Leave: others wait for this learner no more, and it uses the arena no more, whose memory is given back as
+        soon as no vector of it is held."""
         if self.left:
             return
         self._final, self._gone = (self.counts, self.steps, self.to_the_end), True

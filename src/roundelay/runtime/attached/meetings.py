@@ -43,7 +43,7 @@ class Meetings:
         self._now = ""
 
     def begin(self, kind: str) -> None:
-        """This learner comes to a meeting of this kind."""
+        """Begin a meeting of this kind."""
         self._before[kind] += 1
         self._now = kind
 
@@ -53,7 +53,7 @@ class Meetings:
         self._nth[number % 2, self._rank] = self._before[self._now]
 
     def check(self, number: int, came: Sequence[int]) -> None:
-        """Are those who `came` to meeting `number` in the same one as this learner?
+        """Check that those who `came` to meeting `number` are in the same one as this learner.
 
         Raises:
             MeetingsDiffer: somebody is not; names both, and their meetings.

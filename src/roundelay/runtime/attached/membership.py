@@ -90,7 +90,7 @@ class Membership:
         _here.add(self)
 
     def enter(self) -> None:
-        """From now on the others may count on this learner."""
+        """Enter: from now on the others may count on this learner."""
         self._life.acquire()
         self._liveness.mark([self.rank], True)
 
@@ -130,7 +130,7 @@ class Membership:
         self._bell.ring()
 
     def _here_before(self, here: Sequence[int]) -> list[int]:
-        """Ranks of `here` that live, and have not come back with this learner.
+        """Return ranks of `here` that live, and have not come back with this learner.
 
         Raises:
             LearnerDied: none does.
@@ -172,7 +172,7 @@ class Membership:
         self._patience.until(come, "the others to end a meeting, so that it can come back")
 
     def _others(self) -> tuple[int, ...]:
-        """Ranks of the others that live.
+        """Return ranks of the others that live.
 
         Raises:
             LearnerDied: nobody does.
@@ -183,14 +183,14 @@ class Membership:
         return found
 
     def leave(self, manner: int) -> None:
-        """Nobody is to wait for this learner any more, which leaves in one of the MANNERS."""
+        """Leave in one of the MANNERS: others wait for this learner no more."""
         self._left[self.rank] = manner
         self._liveness.mark([self.rank], False)
         self._bell.ring()
         self._life.release()
 
     def died(self, rank: int, while_: str) -> LearnerDied:
-        """The error for whoever needed `rank`."""
+        """Return the error for whoever needed `rank`."""
         manner = int(self._left[rank])
         if manner == ENDED:
             termination.asked_too()
@@ -218,7 +218,7 @@ class Membership:
         return tuple(rank for rank, manner in enumerate(self._left) if rank in living or manner == CLOSED)
 
     def lowest(self) -> bool:
-        """Is this learner the lowest of those that live?"""
+        """Return True if this learner is the lowest of those that live."""
         return self.living[:1] == (self.rank,)
 
     def look(self, closely: bool = False) -> None:
@@ -226,7 +226,7 @@ class Membership:
         self._watch.look([rank for rank in range(self._arena.layout.learners) if rank != self.rank], closely)
 
     def gather(self, ranks: Sequence[int], look_outside: Callable[[], None]) -> None:
-        """At the start: until all of `ranks` have entered. `look_outside` may know that somebody will not.
+        """Wait at the start until all of `ranks` have entered. `look_outside` may know that somebody will not.
 
         Raises:
             LearnerDied: somebody did not get that far.
@@ -252,7 +252,7 @@ class Membership:
                 raise LearnerDied(rank, "it ended before all learners had attached")
 
     def meet(self, what: str, needed: bool) -> None:
-        """Until all that live have come as often as this learner, and to the same meeting.
+        """Wait until all that live have come as often as this learner, and to the same meeting.
 
         Raises:
             MeetingsDiffer: somebody has come to another; says who to which.
@@ -284,13 +284,13 @@ class Membership:
         self._patience.until(come, f"{what}, in {self.meetings.now}", missing=lambda: missing)
 
     def end_segment(self, number: int) -> None:
-        """This learner has no more work of segment `number`, and goes on while others have."""
+        """End segment `number` for this learner, which goes on while others have work."""
         publish(self._ending, self.rank, number)
         self._bell.ring()
 
     def to_come(self, ranks: Sequence[int], number: int, needed: bool) -> list[int]:
-        """Those of `ranks` who have not ended segment `number`. The dead, who never will, are not waited for, nor those
-        that are let in and begin with the first step, if nobody has taken any.
+        """Return those of `ranks` who have not ended segment `number`. The dead, who never will, are not waited for,
+        nor those that are let in and begin with the first step, if nobody has taken any.
 
         Raises:
             LearnerDied: one of these is `needed`.
@@ -313,7 +313,7 @@ class Membership:
             self._bell.ring()
 
     def forget(self) -> None:
-        """In a forked child: neither learner nor holder of any lock."""
+        """Forget, in a forked child, which is neither learner nor holder of any lock."""
         self._arena.close()
 
 

@@ -41,9 +41,9 @@ class PassTables(View):
 
 
 def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep: int = 0) -> int | None:
-    """The number of the next minibatch of pass `key`, which has so many, in that segment; None at its end. Of those
-    that the learner drew from it before all but the last `keep` count as trained, and so do all of earlier passes of
-    that sampler. With no `pieces` nothing is drawn."""
+    """Return the number of the next minibatch of pass `key`, which has so many, in that segment; None at its end. Of
+    those that the learner drew from it before all but the last `keep` count as trained, and so do all of earlier passes
+    of that sampler. With no `pieces` nothing is drawn."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         slot = _slot(tables, key)
@@ -107,7 +107,7 @@ class NewestPass:
 
 
 def newest(arena: Arena, sampler: int) -> NewestPass | None:
-    """The pass of a sampler that was begun last; None: none was."""
+    """Return the pass of a sampler that was begun last; None: none was."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
         for number in range(int(tables.count[0]) - 1, max(-1, int(tables.count[0]) - 1 - PASS_SLOTS), -1):
@@ -120,8 +120,8 @@ def newest(arena: Arena, sampler: int) -> NewestPass | None:
 
 
 def report(arena: Arena) -> list[tuple[int, int, int, int, int]]:
-    """All that `newest` knows, for the arena of another host: of each pass, in the order in which they began, its key,
-    the minibatches drawn, and the segment."""
+    """Return all that `newest` knows, for the arena of another host: of each pass, in the order in which they began,
+    its key, the minibatches drawn, and the segment."""
     with arena.queue_lock:
         tables, found = arena.view(PassTables), list[tuple[int, int, int, int, int]]()
         count = int(tables.count[0])
@@ -142,7 +142,7 @@ def enter_report(arena: Arena, said: Sequence[Sequence[int]]) -> None:
 
 
 def copy_of(arena: Arena) -> list[list[Any]]:
-    """Every pass under way: its key, the next minibatch, and those that are to be drawn again."""
+    """Return every pass under way: its key, the next minibatch, and those that are to be drawn again."""
     with arena.queue_lock:
         tables, found = arena.view(PassTables), []
         for slot in range(min(PASS_SLOTS, int(tables.count[0]))):
@@ -163,7 +163,8 @@ def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
 
 
 def give_back(arena: Arena, rank: int) -> None:
-    """Under the queue lock: what a dead learner held is for others to draw, unless it died before that was out."""
+    """Give back, under the queue lock, what a dead learner held, for others to draw, unless it died before that was
+    out."""
     tables = arena.view(PassTables)
     for slot, index in tables.held[rank].tolist():
         if 0 <= index < tables.next_index[slot]:
@@ -180,8 +181,8 @@ def _return(returned: Integers, index: int) -> None:
 
 
 def changes(arena: Arena, before: dict[int, list[int]]) -> tuple[list[int], list[int], list[int]]:
-    """For `enter_changes`, passes that are not as they were `before`, which is brought up to date: their slots, and
-    their numbers; and all that learners hold."""
+    """Return, for `enter_changes`, passes that are not as they were `before`, which is brought up to date: their slots,
+    and their numbers; and all that learners hold."""
     with arena.queue_lock:
         tables, slots, numbers, holds = arena.view(PassTables), list[int](), list[int](), list[int]()
         for slot in range(min(PASS_SLOTS, int(tables.count[0]))):

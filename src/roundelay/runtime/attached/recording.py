@@ -79,7 +79,7 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         return ArenaBackend(access, vectors, means, work)
 
     def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
-        """The loop has come with a gradient (P,) at that point (P,)."""
+        """Note that the loop has come with a gradient (P,) at that point (P,)."""
         self.trace.note(Kind.HASH, mine=hash_of(point), theirs=hash_of(gradient), value=weight)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
@@ -87,10 +87,11 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         return draw()
 
     def note_resumed(self, save: int, last: int) -> None:  # noqa: B027
-        """The session goes on from the save of that number (0: it begins), and `last` is the highest there is."""
+        """Note that the session goes on from the save of that number (0: it begins), and that `last` is the highest
+        there is."""
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:  # noqa: B027
-        """The learner leaves in that manner of membership.py; `centre` (P,), if it answers for it."""
+        """Note that the learner leaves in that manner of membership.py; `centre` (P,), if it answers for it."""
 
 
 @final
@@ -144,7 +145,7 @@ class Recording(SessionRecord):
 
 
 def surroundings() -> dict[str, Any]:
-    """Facts of this process by which the rounding of gradients, or a fault, may be explained."""
+    """Return facts of this process by which the rounding of gradients, or a fault, may be explained."""
     return {
         "host": platform.node(),
         "process": os.getpid(),
@@ -155,12 +156,12 @@ def surroundings() -> dict[str, Any]:
 
 
 def own_command() -> dict[str, Any]:
-    """The command of this process, the folder it runs in, and whether it has the variables of `torchrun`."""
+    """Return the command of this process, the folder it runs in, and whether it has the variables of `torchrun`."""
     return {"command": sys.orig_argv, "directory": os.getcwd(), "torchrun_names": "RANK" in os.environ}
 
 
 def row_digests(me: LearnerState, centre: Tensor | None) -> dict[str, str]:
-    """Hashes of a learner's vectors, and of the centre, by name."""
+    """Return hashes of a learner's vectors, and of the centre, by name."""
     vectors = {"row": me.x, **me.memory, **({} if centre is None else {"centre": centre})}
     return {
         name: hashlib.blake2b(vector.cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()

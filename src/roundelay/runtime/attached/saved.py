@@ -52,7 +52,7 @@ class SavedState:
         self.strategy, self._noise = strategy, noise
 
     def own(self) -> dict[str, Any]:
-        """A copy of all that is this learner's."""
+        """Return a copy of all that is this learner's."""
         memory, mass = {name: _copy(vector) for name, vector in self._me.memory.items()}, self._me.row.mass
         return {
             **({} if mass is None else {"mass": float(mass[0])}),
@@ -64,8 +64,8 @@ class SavedState:
         }
 
     def centre(self) -> dict[str, Any]:
-        """A copy of the centre, if there is one, in a meeting with a model, and of the vectors beside it, where it
-        is."""
+        """Return a copy of the centre, if there is one, in a meeting with a model, and of the vectors beside it, where
+        it is."""
         if not self._centre:
             return {}
         return {"centre": _copy(self._around.centre()), **(self._beside_centre() if self._around.has_centre else {})}
@@ -77,7 +77,7 @@ class SavedState:
         return found
 
     def shared(self) -> dict[str, Any]:
-        """A copy of what all learners share, on the learner that answers for it; nothing on the others."""
+        """Return a copy of what all learners share, on the learner that answers for it; nothing on the others."""
         if not self._around.leads(self._members()):
             return {}
         found: dict[str, Any] = {"passes": passes.copy_of(self._arena)}
@@ -107,8 +107,8 @@ class SavedState:
             passes.restore(self._arena, state.get("passes", ()))
 
     def epoch_under_way(self, sampler: int, pieces: int) -> tuple[int, int]:
-        """Epoch that learners go through with a sampler, and how often they did before: at any time, for a learner that
-        comes back to them. After the meeting at its end the next is under way.
+        """Return the epoch that learners go through with a sampler, and how often they did before: at any time, for a
+        learner that comes back to them. After the meeting at its end the next is under way.
 
         Args:
             pieces: minibatches of an epoch.
@@ -131,12 +131,12 @@ class SavedState:
         tables.whole[rank], tables.last[rank] = whole, last
 
     def noted(self) -> SavesSoFar:
-        """All that learners have said so."""
+        """Return all that learners have said so."""
         tables, ranks = self._arena.view(SaveTables), self.ranks
         lacking = tuple(rank for rank in ranks if not tables.whole[rank])
         return SavesSoFar(int(tables.whole[ranks].min()), int(tables.last[ranks].max()), lacking)
 
 
 def _copy(vector: Tensor) -> Tensor:
-    """In the memory of the host."""
+    """Return a copy in the memory of the host."""
     return vector.to("cpu", copy=True)

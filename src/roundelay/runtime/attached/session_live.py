@@ -29,7 +29,7 @@ LIVE_LOOK_SECONDS = 1.0
 
 
 def made_folder(given: str) -> str:
-    """The whole path of that folder, made if need be; empty for none.
+    """Return the whole path of that folder, made if need be; empty for none.
 
     Raises:
         UserError: it cannot be made.
@@ -83,7 +83,7 @@ class SessionLive(BetweenSteps):
             self.end(doing)
 
     def end(self, doing: str, why: str = "") -> None:
-        """The session has ended, in one of the words of core/live.py."""
+        """Note that the session has ended, in one of the words of core/live.py."""
         self._file.look(self._glance())
         self._file.end(doing, why)
 
@@ -106,7 +106,8 @@ class SessionLive(BetweenSteps):
         )
 
     def _distance(self, living: Sequence[int], hosts: Sequence[HostSeen]) -> float | None:
-        """Consensus distance over some of the parameters, where all rows are here and each learner has its own."""
+        """Return consensus distance over some of the parameters, where all rows are here and each learner has its
+        own."""
         if hosts or self._strategy.traits.synchronous or not living:
             return None
         holders = self._strategy.holders(tuple(living))
@@ -119,5 +120,5 @@ class SessionLive(BetweenSteps):
         return tuple(Lost(rank, reason) for rank, reason in why.items())
 
     def _is_there(self, rank: int) -> bool:
-        """Does it live, or has it come to its end?"""
+        """Return True if it lives, or has come to its end."""
         return bool(self._arena.liveness.alive[rank]) or self._arena.view(Attendance).left[rank] == CLOSED

@@ -84,15 +84,15 @@ class Surroundings(ABC):
 
     @abstractmethod
     def means(self) -> Means:
-        """The learner's part in means."""
+        """Return the learner's part in means."""
 
     @abstractmethod
     def remote(self) -> RemoteRows:
-        """Its way to rows of other hosts."""
+        """Return its way to rows of other hosts."""
 
     @abstractmethod
     def check(self) -> None:
-        """Can it still hear of the others?
+        """Check that it can still hear of the others.
 
         Raises:
             LearnerDied: no.
@@ -100,11 +100,11 @@ class Surroundings(ABC):
 
     @abstractmethod
     def conduct(self, number: int) -> None:
-        """All have come to meeting `number`: wait until what they have is here to be read."""
+        """Wait until the facts of all who have come to meeting `number` are here to be read."""
 
     @abstractmethod
     def note_present(self, members: Membership, give: Give) -> None:
-        """After it has been read: say who takes part in the segment that begins, if that is for this learner to say,
+        """Say, after it has been read, who takes part in the segment that begins, if that is for this learner to say,
         and give learners that come back their state, if that is for this learner to do."""
 
     @property
@@ -114,27 +114,27 @@ class Surroundings(ABC):
 
     @abstractmethod
     def taking_part(self, members: Membership) -> Sequence[int]:
-        """Ranks whose state the model to evaluate is made of."""
+        """Return ranks whose state the model to evaluate is made of."""
 
     @abstractmethod
     def consensus_into(self, out: Tensor, members: Membership) -> None:
-        """The model to evaluate, (P,), in a meeting."""
+        """Write the model to evaluate, (P,), in a meeting."""
 
     @abstractmethod
     def centre(self) -> Tensor:
-        """The centre, (P,), in a meeting."""
+        """Return the centre, (P,), in a meeting."""
 
     @abstractmethod
     def leads(self, members: Membership) -> bool:
-        """Does this learner answer for what all share: the centre, and passes over data?"""
+        """Return True if this learner answers for what all share: the centre, and passes over data."""
 
     def centre_row(self) -> Row:
-        """The row of the centre, for the learner that answers for it."""
+        """Return the row of the centre, for the learner that answers for it."""
         return self._rows[-1]
 
     @abstractmethod
     def draw(self, key: passes.Key, pieces: int, keep: int) -> int | None:
-        """The next minibatch of a shared pass; None at its end. See `passes.draw`."""
+        """Return the next minibatch of a shared pass; None at its end. See `passes.draw`."""
 
 
 @final
@@ -161,10 +161,10 @@ class OneHost(Surroundings):
         return NO_REMOTE
 
     def check(self) -> None:
-        """Nobody is elsewhere."""
+        """Do nothing: no learner is elsewhere."""
 
     def conduct(self, number: int) -> None:
-        """All of it is here."""
+        """Do nothing: all of it is here."""
 
     def note_present(self, members: Membership, give: Give) -> None:
         if self._rank != self.taking_part(members)[0]:
@@ -182,8 +182,8 @@ class OneHost(Surroundings):
                 let_in(arena, comes)
 
     def _waiting(self, cut: int) -> list[int]:
-        """Ranks that have come back, wait to be let in, and belong to passes under way, the newest of which has begun
-        in segment `cut`."""
+        """Return ranks that have come back, wait to be let in, and belong to passes under way, the newest of which has
+        begun in segment `cut`."""
         attendance, alive = self._arena.view(Attendance), self._arena.liveness.alive
         return [
             rank
@@ -239,7 +239,7 @@ class SeveralHosts(Surroundings):
     def come_back(
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
-        """The first host lets it in. What a host that was lost begins with has come from there already."""
+        """Wait until the first host lets it in. What a host that was lost begins with has come from there already."""
         between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
         between.process[rank] = os.getpid()
         if self._goes_on:
@@ -278,7 +278,7 @@ class SeveralHosts(Surroundings):
         )
 
     def note_present(self, members: Membership, give: Give) -> None:
-        """The first host has said it. Those of this host whom it has let in are given their state."""
+        """Do nothing: the first host has said it. Those of this host whom it has let in are given their state."""
         if self._rank == min(rank for rank in self.taking_part(members) if rank in self._here):
             for rank in members.entering:
                 if rank in self._here:
@@ -295,7 +295,7 @@ class SeveralHosts(Surroundings):
         return model_to_evaluate(self._arena, self._here)
 
     def leads(self, members: Membership) -> bool:
-        """All of it is on the host that leads."""
+        """Return True: all of it is on the host that leads."""
         lowest = next(rank for rank in members.living if rank in self._here)
         return bool(self._between.leads[0]) and self._rank == lowest
 

@@ -78,7 +78,7 @@ _USES = np.array([Access(), *(ACCESS.get(kind, Access()) for kind in Kind)], dty
 
 
 def _sorted(pairs: NDArray[Any]) -> NDArray[Any]:
-    """(2, n) by the first row."""
+    """Return (2, n) by the first row."""
     return pairs[:, np.argsort(pairs[0], kind="stable")]
 
 

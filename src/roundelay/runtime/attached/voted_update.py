@@ -55,7 +55,8 @@ class VotedUpdate:
         self._together = terms.strategy.traits.synchronous
 
     def vote(self, examples: float, vote: Vote) -> None:
-        """The gradient of this round is one of so many examples; `vote` is said to all before they take a mean."""
+        """Say to all that the gradient of this round is one of so many examples, and its `vote`, before they take a
+        mean."""
         self._examples, self._vote = examples, vote
         self._settings.taken += examples >= 2 * EMPTY_WEIGHT
         if not (self._together or isinstance(self._asked(), GradMean)):
@@ -69,8 +70,8 @@ class VotedUpdate:
         return int(self._arena.queue.rounds[self._rank])
 
     def __call__(self, gradient: Gradient) -> bool:
-        """A gradient that is not this learner's own is the mean that was just taken, or one that was begun in the round
-        before. True: the snapshot is as the row is.
+        """Take a gradient that is not this learner's own: the mean that was just taken, or one that was begun in the
+        round before. True: the snapshot is as the row is.
 
         Raises:
             MemberLost: somebody died who gave to the mean, as far as others know, and whose vote never came; where

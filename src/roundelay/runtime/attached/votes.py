@@ -62,7 +62,7 @@ def cast(arena: Arena, rank: int, round_: int, vote: Vote, numbers: Numbers) -> 
 
 @lru_cache(maxsize=64)  # most steps give the same
 def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
-    """A bit each, in so many words."""
+    """Return a bit each, in so many words."""
     found = np.zeros(words, np.int64)
     packed = np.packbits(np.asarray(given, dtype=bool))
     found.view(np.uint8)[: len(packed)] = packed
@@ -70,13 +70,13 @@ def _packed(given: tuple[bool, ...], words: int) -> NDArray[np.int64]:
 
 
 def missing(arena: Arena, ranks: Sequence[int], round_: int) -> list[int]:
-    """Those of `ranks` who have not voted in that round yet, as far as this host has heard."""
+    """Return those of `ranks` who have not voted in that round yet, as far as this host has heard."""
     cast_ = arena.view(VoteTables).cast
     return [rank for rank in ranks if cast_[rank] < round_]
 
 
 def count(arena: Arena, ranks: Sequence[int], round_: int, tensors: int) -> Vote:
-    """The vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
+    """Return the vote of all `ranks`, once the mean of that round is complete: `given` by anybody, `skip` by anybody.
     `changed` is 0 here; see `changes`."""
     slot, among, tables = round_ % VOTE_SLOTS, list(ranks), arena.view(VoteTables)
     words = np.bitwise_or.reduce(tables.given[slot][among], axis=0)
@@ -89,7 +89,7 @@ def _unpacked(words: bytes, tensors: int) -> tuple[bool, ...]:
 
 
 def changes(arena: Arena, ranks: Sequence[int], round_: int) -> dict[int, int]:
-    """`changed` by rank, of those who had a gradient; none where nobody has changed anything."""
+    """Return `changed` by rank, of those who had a gradient; none where nobody has changed anything."""
     slot, tables = round_ % VOTE_SLOTS, arena.view(VoteTables)
     if not tables.changed[slot].any():
         return {}

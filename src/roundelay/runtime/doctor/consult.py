@@ -37,7 +37,7 @@ def consult(
     patience: float | None,
     say: Callable[[str], None],
 ) -> DoctorReport | None:
-    """The report, or None where another host has it.
+    """Return the report, or None where another host has it.
 
     Raises:
         UserError: the hosts cannot meet, or are not said well.
@@ -76,7 +76,7 @@ def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
 def _by_hand(
     hosts: Sequence[str], listen: str | None, asked: Asked, patience: float | None, say: Callable[[str], None]
 ) -> DoctorReport | None:
-    """Told by options: to wait for a visit, or to visit those who do."""
+    """Do what options tell: wait for a visit, or visit those who do."""
     here, others, secret = read_by_hand(listen, hosts)
     asked = Asked(
         asked.learners, asked.parameters, asked.folder, here[0], "", max(2, 1 + len(others)), True, secret_file()
@@ -89,7 +89,7 @@ def _by_hand(
 
 
 def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Columns and a row for each way between two hosts."""
+    """Return columns and a row for each way between two hosts."""
     rows: list[tuple[str, ...]] = []
     for way in report.ways:
         if way.latency_ms is None or way.megabytes_s is None or way.clock_ahead_s is None:
@@ -101,7 +101,7 @@ def table(report: DoctorReport) -> tuple[list[str], list[tuple[str, ...]]]:
 
 
 def alone(asked: Asked, name: str) -> DoctorReport:
-    """This host only."""
+    """Check this host only."""
     return DoctorReport({name: examine(asked)}, [], [])
 
 
@@ -127,8 +127,8 @@ def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: 
 def meet(
     world: World, ranks: Sequence[int], listen: Address, secret: bytes, asked: Asked, patience: float, say: Say
 ) -> DoctorReport | None:
-    """All hosts were started alike; this process speaks for one, whose learners have these `ranks`. The host of rank 0
-    has the report; None elsewhere.
+    """Meet the others: all hosts were started alike; this process speaks for one, whose learners have these `ranks`.
+    The host of rank 0 has the report; None elsewhere.
 
     Raises:
         UserError: this host cannot reach that one, or was not visited in time.
@@ -172,7 +172,7 @@ def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: byt
 def _go_round(
     addresses: Sequence[Address], secret: bytes, asked: Asked, patience: float, missing: list[int]
 ) -> DoctorReport:
-    """`addresses`: of all hosts, this one first."""
+    """Return `addresses`: of all hosts, this one first."""
     between, visited = [], []
     for rank in missing:
         change = "Was it started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE, and can it reach them?"
@@ -197,7 +197,7 @@ def _go_round(
 
 
 def _told_apart(visited: Sequence[Visited]) -> list[Visited]:
-    """Hosts by name; with their address where names are the same, as in containers."""
+    """Return hosts by name; with their address where names are the same, as in containers."""
     names = Counter(host.name for host in visited)
     return [
         host

@@ -27,7 +27,7 @@ class Finding:
     change: str = ""  # what to do; empty where it is good
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return {**dataclasses.asdict(self), "verdict": self.verdict.value}
 
 
@@ -44,7 +44,7 @@ class Way:
     problem: str = ""  # nothing could be measured, and why
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return dataclasses.asdict(self)
 
 
@@ -63,7 +63,7 @@ class DoctorReport:
         return all(finding.verdict is not Verdict.BAD for finding in every)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain mapping."""
+        """Return a plain mapping."""
         return {
             "well": self.well,
             "hosts": {name: [finding.to_json() for finding in found] for name, found in self.hosts.items()},
@@ -107,7 +107,7 @@ def judge(ways: Iterable[Way], parameters: int) -> list[Finding]:
 
 
 def differences(versions: Mapping[str, Mapping[str, str]]) -> list[Finding]:
-    """Hosts that do not run the same software; versions by host and package."""
+    """Return hosts that do not run the same software; versions by host and package."""
     findings = []
     for package in sorted({name for one in versions.values() for name in one}):
         found = {host: one.get(package, "none") for host, one in versions.items()}

@@ -46,7 +46,7 @@ class Asked:
 
 
 def examine(asked: Asked) -> list[Finding]:
-    """All findings about this host."""
+    """Return all findings about this host."""
     here = (software, cores, memory, shared_memory, locks, disk, limits, clock)
     findings = []
     for look in (*here, interfaces, ports, secrets, scripts, gpus):
@@ -59,7 +59,7 @@ def examine(asked: Asked) -> list[Finding]:
 
 
 def versions() -> dict[str, str]:
-    """Of what must be the same on all hosts."""
+    """Return versions of what must be the same on all hosts."""
     found = {"Python": ".".join(map(str, sys.version_info[:2]))}
     for package in ("roundelay", "torch", "numpy"):
         try:
@@ -73,7 +73,7 @@ def versions() -> dict[str, str]:
 
 
 def software(_: Asked) -> Iterator[Finding]:
-    """Versions, the kernel, and whether learners may share memory on a processor of this kind."""
+    """Find versions, the kernel, and whether learners may share memory on a processor of this kind."""
     found = ", ".join(f"{name} {version}" for name, version in versions().items())
     if sys.platform != "linux" or not hasattr(os, "memfd_create"):
         yield Finding("software", BAD, f"{found} on {platform.system()}", "Real learners need Linux; simulate here.")
@@ -87,7 +87,7 @@ def software(_: Asked) -> Iterator[Finding]:
 
 
 def cores(asked: Asked) -> Iterator[Finding]:
-    """One each, and no more threads than that."""
+    """Check that there is one core for each learner, and no more threads than that."""
     have = len(os.sched_getaffinity(0))
     granted = quota()
     usable = have if granted is None else min(have, granted.cores)
@@ -107,7 +107,7 @@ def cores(asked: Asked) -> Iterator[Finding]:
 
 
 def memory(asked: Asked) -> Iterator[Finding]:
-    """Enough for all rows."""
+    """Check that there is memory for all rows."""
     need = asked.learners * (VECTORS * 4 * asked.parameters + 400e6)  # and what torch itself takes
     have = available_bytes()
     text = f"{have / 2**30:.1f} GiB free, about {need / 2**30:.1f} needed"
@@ -118,7 +118,7 @@ def memory(asked: Asked) -> Iterator[Finding]:
 
 
 def shared_memory(asked: Asked) -> Iterator[Finding]:
-    """A memory file of the size of all rows, seen by two mappings."""
+    """Check that a memory file of the size of all rows is seen by two mappings."""
     size = asked.learners * 4 * asked.parameters * VECTORS
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if limit not in (-1, resource.RLIM_INFINITY) and limit < size:  # asking for more would end this process
@@ -153,7 +153,7 @@ def shared_memory(asked: Asked) -> Iterator[Finding]:
 
 
 def locks(_: Asked) -> Iterator[Finding]:
-    """Locks of open file descriptions: they exclude, and go with their holder."""
+    """Check locks of open file descriptions: they exclude, and go with their holder."""
     descriptor = os.memfd_create("roundelay-doctor", os.MFD_CLOEXEC)
     take = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
     give = struct.pack(FLOCK, fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0)
@@ -192,7 +192,7 @@ def locks(_: Asked) -> Iterator[Finding]:
 
 
 def disk(asked: Asked) -> Iterator[Finding]:
-    """The file system of run directories: room, locks, whole files."""
+    """Check the file system of run directories: room, locks, whole files."""
     folder = asked.folder.resolve()
     while not folder.exists():
         folder = folder.parent
@@ -226,7 +226,7 @@ def disk(asked: Asked) -> Iterator[Finding]:
 
 
 def limits(asked: Asked) -> Iterator[Finding]:
-    """Limits that the shell sets for a process."""
+    """Check limits that the shell sets for a process."""
     files, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     need = FILES_FOR_ALL + FILES_FOR_A_LEARNER * asked.learners * asked.hosts
     if files < need:
@@ -241,7 +241,7 @@ def limits(asked: Asked) -> Iterator[Finding]:
 
 
 def clock(_: Asked) -> Iterator[Finding]:
-    """Reading it must not cost anything."""
+    """Check that reading the clock costs nothing."""
     source = _first_line("/sys/devices/system/clocksource/clocksource0/current_clocksource") or "unknown"
     begun, times = time.perf_counter(), 2000
     for _try in range(times):
@@ -253,7 +253,7 @@ def clock(_: Asked) -> Iterator[Finding]:
 
 
 def interfaces(asked: Asked) -> Iterator[Finding]:
-    """Addresses, and the one that others are to use."""
+    """Find addresses, and the one that others are to use."""
     found = addresses()
     if not found:
         yield Finding("interfaces", BAD, "no interface is up", "ip link set lo up, and the one that leads to others.")
@@ -277,7 +277,7 @@ def interfaces(asked: Asked) -> Iterator[Finding]:
 
 
 def ports(asked: Asked) -> Iterator[Finding]:
-    """Can this host listen, and does it know where to meet the others?"""
+    """Check that this host can listen, and knows where to meet the others."""
     address = asked.address or "127.0.0.1"
     try:
         _listen(address, 0)
@@ -292,7 +292,7 @@ def ports(asked: Asked) -> Iterator[Finding]:
 
 
 def secrets(asked: Asked) -> Iterator[Finding]:
-    """Several hosts need a secret that nobody else knows."""
+    """Check for a secret of their own where there are several hosts."""
     if asked.secret_file:
         try:
             others = os.stat(asked.secret_file).st_mode & (stat.S_IRWXG | stat.S_IRWXO)
@@ -312,9 +312,9 @@ def secrets(asked: Asked) -> Iterator[Finding]:
 
 
 def scripts(_: Asked) -> Iterator[Finding]:
-    """Needs of `roundelay.attach`, whose learners find each other without a parent: Unix sockets without a file, which
-    carry descriptors and say whose process is at the other end; descriptors of processes, by which the process that
-    speaks to other hosts sees learners end."""
+    """Check the needs of `roundelay.attach`, whose learners find each other without a parent: Unix sockets without a
+    file, which carry descriptors and say whose process is at the other end; descriptors of processes, by which the
+    process that speaks to other hosts sees learners end."""
     name = "\0roundelay-doctor-" + token_hex(8)
     try:
         with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as asker:
@@ -340,7 +340,7 @@ def scripts(_: Asked) -> Iterator[Finding]:
 
 
 def gpus(asked: Asked) -> Iterator[Finding]:
-    """CUDA and NCCL, where there is a GPU."""
+    """Find CUDA and NCCL, where there is a GPU."""
     import torch  # noqa: PLC0415  seconds, which nobody who only imports this needs
     import torch.distributed  # noqa: PLC0415
 
@@ -375,7 +375,7 @@ def gpus(asked: Asked) -> Iterator[Finding]:
 
 
 def addresses() -> list[tuple[str, str]]:
-    """Names and IPv4 addresses of the interfaces that are up."""
+    """Return names and IPv4 addresses of the interfaces that are up."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
         for _, name in socket.if_nameindex():
@@ -396,7 +396,7 @@ def _listen(address: str, port: int) -> None:
 
 
 def _named(host: str) -> str:
-    """The address a name means here; empty if none."""
+    """Return the address a name means here; empty if none."""
     try:
         return str(socket.getaddrinfo(host, None)[0][4][0])
     except OSError:

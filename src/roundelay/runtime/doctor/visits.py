@@ -101,18 +101,18 @@ class VisitServer:
         self._thread.start()
 
     def wait(self, seconds: float) -> bool:
-        """Until somebody says that it is over; False if nobody did in time."""
+        """Wait until it is said to be over; return False if that was not in time."""
         return self._left.wait(seconds)
 
     def arrival(self, seconds: float) -> Arrive | None:
-        """The next host that says it is there; None if none does in time."""
+        """Return the next host that says it is there; None if none does in time."""
         try:
             return self._arrivals.get(timeout=max(0.0, seconds))
         except Empty:
             return None
 
     def close(self) -> None:
-        """No more visitors."""
+        """Close: no more visitors."""
         self._listener.close()
         self._thread.join()
 
@@ -207,7 +207,7 @@ def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Mes
 
 
 def _send(link: Link, size: int, patience: float) -> float:
-    """Seconds until the other end has so many bytes, and says so."""
+    """Return seconds until the other end has so many bytes, and says so."""
     payload, begun = bytes(size), time.monotonic()
     link.say(Take(), [payload])
     _answer(link, Noted, patience)
@@ -215,7 +215,7 @@ def _send(link: Link, size: int, patience: float) -> float:
 
 
 def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, patience: float) -> Way:
-    """The way from here to a host that lets others visit."""
+    """Return the way from here to a host that lets others visit."""
     where = f"{address[0]}:{address[1]}"
     try:
         link = Link.connect(address, secret, {"name": origin}, patience, LinkOptions(largest=LARGEST))

@@ -110,7 +110,7 @@ class HostMeans:
         return LivingChainTransport(agreement, self._part, host, parameters, codec, links.open_chain, seconds)
 
     def start(self) -> None:
-        """After all tables are set, and before learners begin."""
+        """Start after all tables are set, and before learners begin."""
         for thread in self._threads:
             thread.start()
 

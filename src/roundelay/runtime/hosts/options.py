@@ -69,7 +69,7 @@ class HostOptions:
         return FP32 if self.wire == AUTO else CODECS[self.wire]
 
     def library(self, on_gpus: bool) -> Literal["gloo", "nccl"] | None:
-        """The library that takes means over hosts; None: they go along the chain.
+        """Return the library that takes means over hosts; None: they go along the chain.
 
         Args:
             on_gpus: do learners of all hosts compute on GPUs?

@@ -109,7 +109,8 @@ class ExchangeHello(Hello, kind=EXCHANGE):
 
 
 def identity(rank: int) -> dict[str, Any]:
-    """A host's identity, told to whoever connects: its lowest rank. Whoever connects looks for just that host."""
+    """Return a host's identity, told to whoever connects: its lowest rank. Whoever connects looks for just that
+    host."""
     return {"what": "host", "first": rank}
 
 
@@ -137,12 +138,12 @@ class HostTerms(HostOptions):
 
     @classmethod
     def of(cls, options: HostOptions, **others: Any) -> "HostTerms":
-        """Terms with these options; `others` are the remaining arguments."""
+        """Return terms with these options; `others` are the remaining arguments."""
         return cls(**{option.name: getattr(options, option.name) for option in fields(HostOptions)}, **others)
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
-    """Can this be trained on several hosts?
+    """Check that this can be trained on several hosts.
 
     Raises:
         UserError: no; says why, and what can.
@@ -162,7 +163,7 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
 
 
 def check_may_travel(strategy: Strategy) -> None:
-    """Can learners of several hosts train by this strategy?
+    """Check that learners of several hosts can train by this strategy.
 
     Raises:
         UserError: no.
@@ -204,7 +205,7 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
 
 
 def check_may_go_on_between_hosts(strategy: Strategy) -> None:
-    """Can learners of several hosts go on without those that are lost?
+    """Check that learners of several hosts can go on without those that are lost.
 
     Raises:
         UserError: no.
@@ -217,7 +218,7 @@ def check_may_go_on_between_hosts(strategy: Strategy) -> None:
 
 
 def check_may_join(strategy: Strategy, place: HostPlace) -> None:
-    """Can learners join later, where the environment has places for them?
+    """Check that learners can join later, where the environment has places for them.
 
     Raises:
         UserError: no.
@@ -231,7 +232,7 @@ def check_may_join(strategy: Strategy, place: HostPlace) -> None:
 
 
 def fingerprint(row: Tensor) -> int:
-    """Of a starting point (P,): equal on two hosts if they begin with the same weights."""
+    """Return the fingerprint of a starting point (P,): equal on two hosts if they begin with the same weights."""
     return zlib.crc32(row.numpy().tobytes())
 
 

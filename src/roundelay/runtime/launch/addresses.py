@@ -12,7 +12,7 @@ PEERS = "ROUNDELAY_PEERS"
 
 
 def listening(text: str, port: int, option: str = "--listen") -> Address:
-    """`10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`.
+    """Return `10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`.
 
     Raises:
         UserError: it is none of these; names the `option`.
@@ -24,7 +24,7 @@ def listening(text: str, port: int, option: str = "--listen") -> Address:
 
 
 def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
-    """The hosts that PEERS names; `port` where it says none.
+    """Return the hosts that PEERS names; `port` where it says none.
 
     Raises:
         UserError: an address is none, or `hosted`: under `torchrun`.
@@ -60,8 +60,8 @@ def read_relay(listen: str | None, rank: int, first: str) -> Address | None:
 
 
 def port_among(peers: Sequence[Address], own: str) -> int:
-    """The port at which this host, of address `own`, is to listen, where it is one of `peers`; 0 where it is none, or
-    several of them have that address."""
+    """Return the port at which this host, of address `own`, is to listen, where it is one of `peers`; 0 where it is
+    none, or several of them have that address."""
     found = [port for host, port in peers if own in _resolved(host)]
     return found[0] if len(found) == 1 else 0
 
@@ -74,7 +74,7 @@ def _resolved(host: str) -> set[str]:
 
 
 def own_address(ways: Sequence[str], rank: int) -> str:
-    """The address this host has on its way to the first of `ways` whose name is known. Nothing is sent.
+    """Return the address this host has on its way to the first of `ways` whose name is known. Nothing is sent.
 
     Raises:
         UserError: there is no way to any.

@@ -17,7 +17,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt
 
 
 def keep_freed() -> None:
-    """In this process, let freed memory serve the next step. Where the C library is another, nothing happens."""
+    """Let freed memory serve the next step, in this process. Where the C library is another, nothing happens."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
@@ -27,7 +27,7 @@ def keep_freed() -> None:
 
 
 def keep_freed_in(environment: MutableMapping[str, str]) -> None:
-    """The same for processes to be started in `environment`, unless the user has decided otherwise."""
+    """Do the same for processes to be started in `environment`, unless the user has decided otherwise."""
     environment.setdefault("MALLOC_MMAP_THRESHOLD_", str(FROM_KERNEL))
     environment.setdefault("MALLOC_TRIM_THRESHOLD_", str(KEEP))
 

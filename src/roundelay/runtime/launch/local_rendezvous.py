@@ -65,7 +65,7 @@ class LocalRendezvous:
         self._connections: dict[int, socket.socket] = {}
 
     def collect(self) -> list[Fact]:
-        """By the first: what the other learners say when they have come, by rank."""
+        """Return, for the first, what the other learners say when they have come, by rank."""
         facts: dict[int, Fact] = {}
         if not self._others:
             return []
@@ -94,7 +94,7 @@ class LocalRendezvous:
         return [facts[rank] for rank in sorted(facts)]
 
     def _welcome(self, connection: socket.socket) -> tuple[int, Fact]:
-        """Rank and facts of a learner that has connected; -1 if it is none."""
+        """Return rank and facts of a learner that has connected; -1 if it is none."""
         try:
             if peer_user(connection) == os.geteuid():
                 fact, descriptors = receive_fact(connection)
@@ -108,14 +108,14 @@ class LocalRendezvous:
         return -1, {}
 
     def tell(self, rank: int, fact: Fact, descriptor: int) -> None:
-        """By the first: answer learner `rank`."""
+        """Answer learner `rank`, as the first."""
         try:
             send_fact(self._connections[rank], fact, descriptor)
         except OSError as error:
             raise self._ended(rank) from error
 
     def enter(self, fact: Fact) -> tuple[Fact, int]:
-        """By the others: say who this is; the first one's facts, and a descriptor."""
+        """Say, as one of the others, who this is; return the first one's facts, and a descriptor."""
         first = self._first
         deadline = time.monotonic() + self._seconds * (1 if self._world.place is None else 2)  # it waits for others
         connection = self._connections[first] = self._connect(deadline)
@@ -179,7 +179,7 @@ class LocalRendezvous:
             return connection
 
     def _wait(self, socket_: socket.socket, deadline: float, otherwise: str) -> None:
-        """Until there is something to read, or to accept."""
+        """Wait until there is something to read, or to accept."""
         while not select.select([socket_], [], [], SOCKET_LOOK_SECONDS)[0]:
             if self._world.rank == self._first:
                 self.check()
@@ -193,7 +193,7 @@ class LocalRendezvous:
             raise self._nobody(f"{otherwise} within {self._seconds:.0f} s")
 
     def check(self) -> None:
-        """Has somebody ended who has connected, or should?"""
+        """Check that no learner has ended who has connected, or should."""
         self._check_launcher()
         for rank, connection in list(self._connections.items()):
             if select.select([connection], [], [], 0)[0]:
@@ -268,7 +268,7 @@ def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
 
 
 def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) -> tuple[Fact, list[int]]:
-    """A message over a Unix socket, within so many seconds, and the descriptors beside it.
+    """Return a message over a Unix socket, within so many seconds, and the descriptors beside it.
 
     Raises:
         EOFError: the other has gone.

@@ -40,7 +40,7 @@ class Outlet:
         return len(self._pending)
 
     def put(self, line: bytes) -> None:
-        """To be written."""
+        """Put what is to be written."""
         if not self.broken:
             self._pending += line
 
@@ -78,7 +78,7 @@ class LineBuffer:
         self._news, self._next = False, 0.0  # is that to be shown, and when
 
     def take(self, data: bytes, now: float) -> None:
-        """More of the stream."""
+        """Take more of the stream."""
         *whole, rest = data.split(b"\n")
         for piece in whole:
             self._rest += piece
@@ -98,13 +98,13 @@ class LineBuffer:
         self.look(now)
 
     def look(self, now: float) -> None:
-        """Is it time to show what is being written over?"""
+        """Look whether it is time to show what is being written over."""
         if self._news and now >= self._next:
             self._show(self._over)
             self._news, self._next = False, now + BAR_SECONDS
 
     def end(self) -> None:
-        """Nothing more comes: show what there is of a last line."""
+        """End: show what there is of a last line."""
         if self._rest or self._news:
             self._end_line()
 
@@ -125,7 +125,7 @@ class Interruptions:
         self._traceback: list[bytes] = []
 
     def __call__(self, line: bytes) -> None:
-        """A line of standard error."""
+        """Take a line of standard error."""
         if not self._traceback:
             if self.on and line.startswith(b"Traceback (most recent call last)"):
                 self._traceback.append(line)
@@ -158,7 +158,7 @@ class _Stream:
         os.set_blocking(source, False)
 
     def read(self, now: float) -> int:
-        """Number of bytes read; -1 at the end of the stream."""
+        """Return number of bytes read; -1 at the end of the stream."""
         try:
             data = os.read(self.source, READ_BYTES)
         except BlockingIOError:
@@ -191,7 +191,7 @@ class Output:
         )
 
     def interrupted(self) -> None:
-        """Ctrl-C was passed on to the learners."""
+        """Note that Ctrl-C was passed on to the learners."""
         for streams in self._streams.values():
             streams[1].interruptions.on = True
 
@@ -214,7 +214,8 @@ class Output:
             outlet.pump()
 
     def ended(self, rank: int) -> None:
-        """This learner has ended: pass on all that it has left, whoever else may hold its streams open."""
+        """Pass on all that this learner has left, which has ended, even if other processes still hold its streams
+        open."""
         now = time.monotonic()
         for stream in self._streams[rank]:
             left = DRAIN_BYTES
@@ -234,7 +235,7 @@ class Output:
         return not any(outlet.pending for outlet in self._outlets)
 
     def finish(self) -> None:
-        """All learners have ended: listen a little to processes that they may have left behind, and read no more."""
+        """Listen a little to processes that learners may have left behind, all of whom have ended, and read no more."""
         deadline = time.monotonic() + LAST_SECONDS
         while self._open() and (left := deadline - time.monotonic()) > 0:
             self.wait(min(left, 0.1))
@@ -254,7 +255,7 @@ class Output:
 
 
 def _same(one: int, other: int) -> bool:
-    """Are two descriptors of the same file, terminal or pipe?"""
+    """Return True if two descriptors are of the same file, terminal or pipe."""
     try:
         a, b = os.fstat(one), os.fstat(other)
     except OSError:  # one is closed

@@ -72,7 +72,7 @@ class Rendezvous:
         return fact
 
     def hear_address(self, what: str) -> tuple[str, int]:
-        """The address at which rank 0 listens: {"host": ..., "port": ...}."""
+        """Return the address at which rank 0 listens: {"host": ..., "port": ...}."""
         fact = self.hear(what)
         host, port = fact.get("host"), fact.get("port")
         if not isinstance(host, str) or not isinstance(port, int) or not 0 < port < 1 << 16:

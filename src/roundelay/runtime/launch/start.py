@@ -160,7 +160,7 @@ class _Started:
 
 
 def _whole_command(command: Sequence[str], module: bool) -> list[str]:
-    """The command of a learner, with this Python before a script or a module."""
+    """Return the command of a learner, with this Python before a script or a module."""
     command = command[1:] if command[:1] == ["--"] else command
     if not command:
         raise UserError("launch needs a command: roundelay launch -n 2 script.py --its-options")
@@ -179,8 +179,8 @@ def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
 
 
 def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) -> dict[str, str]:
-    """Variables that all learners share. They meet by a key that only this launcher and they know: nothing listens on a
-    network."""
+    """Return variables that all learners share. They meet by a key that only this launcher and they know: nothing
+    listens on a network."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -198,7 +198,7 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
 
 
 def _share_of_hosts(learners: int, say: Callable[[str], None]) -> tuple[Sequence[int], int, dict[str, str]]:
-    """Ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
+    """Return ranks of the learners of this host, their number on all hosts, and variables that say where hosts meet.
 
     Hosts are several only where the environment says both where they meet and how many learners are here, or has a
     secret for hosts of one learner each. Other variables may be what another launcher has left behind: they mean
@@ -244,7 +244,7 @@ def _free_port() -> int:
 def _start(
     arguments: list[str], environment: Mapping[str, str], piped: bool
 ) -> tuple["subprocess.Popen[bytes]", int, int]:
-    """The process, and where to read its standard output and error, if `piped`; the caller closes those."""
+    """Return the process, and where to read its standard output and error, if `piped`; the caller closes those."""
     parent = os.getpid()
     out, error = (os.pipe2(os.O_CLOEXEC) if piped else (-1, -1) for _ in range(2))
     try:
@@ -275,7 +275,7 @@ def _wait(
     say: Callable[[str], None],
     ending_seconds: float,
 ) -> int:
-    """Until all have ended; those told to end by a signal get some time to do so."""
+    """Wait until all have ended; those told to end by a signal get some time to do so."""
     running, first, deadline = started.running, 0, 0.0
     while running:
         for rank, process in list(running.items()):

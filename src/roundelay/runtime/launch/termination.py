@@ -32,7 +32,7 @@ _bell = _TerminationRequest()
 
 
 def listen() -> None:
-    """From now on SIGTERM is noted. To be undone by `ignore`, as often."""
+    """Listen: from now on SIGTERM is noted. To be undone by `ignore`, as often."""
     _bell.listeners += 1
     if _bell.listeners == 1:
         _bell.asked, _bell.process = False, 0
@@ -43,7 +43,7 @@ def listen() -> None:
 
 
 def ignore() -> None:
-    """One listener fewer; with the last, SIGTERM means again what it meant before."""
+    """Ignore with one listener fewer; with the last, SIGTERM means again what it meant before."""
     _bell.listeners = max(0, _bell.listeners - 1)
     if not _bell.listeners and signal.getsignal(signal.SIGTERM) is _note:
         if threading.current_thread() is threading.main_thread():
@@ -52,13 +52,13 @@ def ignore() -> None:
 
 
 def asked() -> bool:
-    """Has this process been asked to end?"""
+    """Return True if this process has been asked to end."""
     return _bell.asked
 
 
 def asked_too() -> bool:
-    """The same, when another learner has just ended because it was: the signal that a launcher sends to all may still
-    be on its way."""
+    """Return the same, when another learner has just ended because it was: the signal that a launcher sends to all may
+    still be on its way."""
     deadline = time.monotonic() + SIGNAL_SECONDS
     while _bell.process and not _bell.asked and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -88,7 +88,7 @@ class World:
 
 
 def _is_memory_file(descriptor: int, name: str) -> bool:
-    """Is it an anonymous memory file of this user, by this name?"""
+    """Return True if it is an anonymous memory file of this user, by this name."""
     link = os.readlink(f"/proc/self/fd/{descriptor}")
     return link == f"/memfd:{name} (deleted)" and os.fstat(descriptor).st_uid == os.geteuid()
 
@@ -137,7 +137,7 @@ class _Variables:
         return "" if self.prefix else " ".join(self.environment[name] for name in names if name in self.environment)
 
     def rank_and_learners(self) -> tuple[int, int, int]:
-        """The rank, the learners that there may ever be, and how many of them begin; 0: all.
+        """Return the rank, the learners that there may ever be, and how many of them begin; 0: all.
 
         Raises:
             UserError: there is no such rank.
@@ -158,7 +158,7 @@ class _Variables:
         return rank, learners, begin if places else 0
 
     def job_key(self) -> bytes:
-        """The key that `roundelay launch` has made; empty if it has not."""
+        """Return the key that `roundelay launch` has made; empty if it has not."""
         text = self.environment.get(JOB, "") if self.prefix else ""
         try:
             return bytes.fromhex(text)
@@ -167,7 +167,7 @@ class _Variables:
 
 
 def read_world(environment: Mapping[str, str] = os.environ, listen: str | None = None) -> World:
-    """The world that `torchrun`, `roundelay launch`, or nobody has made.
+    """Return the world that `torchrun`, `roundelay launch`, or nobody has made.
 
     Where fewer learners are on this host than in the world, there are several hosts. Where nothing is said of that
     (LOCAL_WORLD_SIZE), there are if there is a secret for them and MASTER_ADDR is no loopback address: then each
@@ -201,15 +201,15 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
 
 
 def _several_hosts(given: _Variables, learners: int) -> bool:
-    """Are the learners on several hosts?"""
+    """Return True if the learners are on several hosts."""
     if given.text("LOCAL_WORLD_SIZE") is not None:
         return given.number("LOCAL_WORLD_SIZE") != learners
     return each_a_host(given.environment)
 
 
 def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
-    """Is each of several processes a host with one learner, as a pod is? Then nothing is said of local ranks, but of a
-    secret, and of a meeting place on another host."""
+    """Return True if each of several processes is a host with one learner, as a pod is. Then nothing is said of local
+    ranks, but of a secret, and of a meeting place on another host."""
     given = _Variables(environment)
     address = given.text("MASTER_ADDR") or ""
     near = address in ("", "localhost", "::1") or address.startswith("127.")
@@ -219,17 +219,18 @@ def each_a_host(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def rank(environment: Mapping[str, str] = os.environ) -> int:
-    """The rank of this process among the learners that `roundelay launch` or `torchrun` has started; 0 if neither."""
+    """Return the rank of this process among the learners that `roundelay launch` or `torchrun` has started; 0 if
+    neither."""
     return _number_or("RANK", 0, environment)
 
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:
-    """Its number among the learners of this host, from 0: for the choice of a GPU."""
+    """Return its number among the learners of this host, from 0: for the choice of a GPU."""
     return _number_or("LOCAL_RANK", 0, environment)
 
 
 def learners(environment: Mapping[str, str] = os.environ) -> int:
-    """Number of learners that have been started; 1 if nobody has started several."""
+    """Return number of learners that have been started; 1 if nobody has started several."""
     return _number_or("WORLD_SIZE", 1, environment)
 
 
@@ -284,8 +285,8 @@ class HostPlace:
 
 
 def read_place(listen: str | None = None, environment: Mapping[str, str] = os.environ) -> HostPlace | None:
-    """The place that `torchrun`, or anything else that sets its variables or ours, has given this process; None: nobody
-    has.
+    """Return the place that `torchrun`, or anything else that sets its variables or ours, has given this process; None:
+    nobody has.
 
     LOCAL_RANK and LOCAL_WORLD_SIZE may both be missing: then each process is a host with one learner.
 
@@ -359,19 +360,19 @@ def _read_secret(environment: Mapping[str, str], rank: int) -> bytes:
 
 
 def has_secret(environment: Mapping[str, str] = os.environ) -> bool:
-    """Does the environment say a secret, or where one is?"""
+    """Return True if the environment says a secret, or where one is."""
     return bool(environment.get(SECRET_FILE) or environment.get(SECRET, "").strip())
 
 
 def secret_file(environment: Mapping[str, str] = os.environ) -> str:
-    """The file that the run's secret is read from; empty where it is in the environment itself."""
+    """Return the file that the run's secret is read from; empty where it is in the environment itself."""
     return environment.get(SECRET_FILE, "")
 
 
 def read_by_hand(
     listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
 ) -> tuple[tuple[str, int], list[tuple[str, int]], bytes]:
-    """The address to listen at, those of `others`, and the secret, for a command that is told so by options.
+    """Return the address to listen at, those of `others`, and the secret, for a command that is told so by options.
 
     Raises:
         UserError: no secret, or no addresses.
@@ -386,7 +387,7 @@ def read_by_hand(
 
 
 def live_folder(environment: Mapping[str, str] = os.environ) -> str:
-    """The folder in which a session is to say how it is; empty where none is named."""
+    """Return the folder in which a session is to say how it is; empty where none is named."""
     return environment.get(LIVE, "")
 
 
@@ -406,10 +407,10 @@ def replay_results(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:
-    """The learners that are to be slow, in words."""
+    """Return the learners that are to be slow, in words."""
     return [text for text in environment.get(STRAGGLERS, "").split(",") if text]
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> bool:
-    """Has `torchrun`, or anything else that sets its variables, started this process?"""
+    """Return True if `torchrun`, or anything else that sets its variables, has started this process."""
     return _Variables(environment).text("WORLD_SIZE") is not None

@@ -35,11 +35,11 @@ class LearnerWork(ABC):
 
     @abstractmethod
     def draw(self, group: tuple[int, ...]) -> Minibatch | Later | None:
-        """As `Backend.draw`."""
+        """Draw as `Backend.draw`."""
 
     @abstractmethod
     def gradient(self, effect: Grad | GradMean, on_ready: OnReady | None) -> Gradient | Later:
-        """As `Backend.gradient`."""
+        """Return as `Backend.gradient`."""
 
     @property
     def weighs_first(self) -> bool:
@@ -85,8 +85,8 @@ class ArenaBackend(ClockedBackend):
     # Means ------------------------------------------------------------------------------------------------------------
 
     def announce(self, effect: GradMean) -> OnReady | None:
-        """A mean over several hosts or between devices begins while the gradient is computed, but for one that is
-        coded or whose weight is not known yet, which is when all of it is there."""
+        """Announce a mean over several hosts or between devices, which begins while the gradient is computed, but for
+        one that is coded or whose weight is not known yet, which begins when all of it is there."""
         if not effect.codec.exact or not self._work.weighs_first:
             return None
         on_ready = self._means.announce_gradient(float(effect.batch.frames), effect.group, effect.at.vector)
@@ -122,7 +122,7 @@ class ArenaBackend(ClockedBackend):
     # Gatherings -------------------------------------------------------------------------------------------------------
 
     def begin_segment(self, opens: bool = False) -> None:
-        """The learner begins at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        """Begin a segment at the model of the last gathering. It `opens` one, where there is no parent to do so."""
         self._attendee.begin(opens)
 
     def admits(self, effect: Gather) -> bool:

@@ -22,8 +22,8 @@ GLANCED, PIECES = 16_384, 8
 
 
 def glanced_distance(rows: Sequence[Tensor]) -> float:
-    """The consensus distance of rows (P,) over some of their parameters, in a fraction of a millisecond. They may be
-    written meanwhile: near the truth is near enough for a look."""
+    """Return the consensus distance of rows (P,) over some of their parameters, in a fraction of a millisecond. They
+    may be written meanwhile: near the truth is near enough for a look."""
     if len(rows) < 2:
         return 0.0
     parameters = len(rows[0])
@@ -52,11 +52,12 @@ class ClusterRows:
                 row.vector.copy_(initial)
 
     def living(self) -> list[int]:
-        """Ranks whose learners take part, on all hosts."""
+        """Return ranks whose learners take part, on all hosts."""
         return self._arena.liveness.living()
 
     def source(self, rank: int, living: Sequence[int]) -> int:
-        """Of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of ranks."""
+        """Return, of the `living`, the holder of a model nearest in rank: of its own node, where nodes are runs of
+        ranks."""
         return min(self._cluster.strategy.holders(tuple(living)), key=lambda other: abs(other - rank))
 
     def copy(self, rank: int) -> dict[str, Tensor]:
@@ -102,13 +103,13 @@ class ClusterRows:
         return mend(row for row in self._rows if row.rank in self._here or row.rank == self._cluster.learners)
 
     def glanced_distance(self) -> float:
-        """Consensus distance of the holders, estimated from a few elements."""
+        """Return consensus distance of the holders, estimated from a few elements."""
         living = tuple(self.living())
         holders = self._cluster.strategy.holders(living) if living else ()
         return glanced_distance([self._rows[rank].vector for rank in holders])
 
     def state(self) -> ClusterState:
-        """A copy; a dead learner is given the state another would take its place with."""
+        """Return a copy; a dead learner is given the state another would take its place with."""
         living, learners = self.living(), range(self._cluster.learners)
         source = [rank if rank in living else self.source(rank, living) for rank in learners]
         names = ("row", *self._memory)
@@ -148,9 +149,9 @@ class ClusterRows:
         self._arena.row_versions.versions[:] = state.integers["versions"]
 
     def held(self) -> Tensor:
-        """Rows of the living holders, (H, P)."""
+        """Return rows of the living holders, (H, P)."""
         return self._arena.stacked("row", self._cluster.strategy.holders(tuple(self.living())))
 
     def centre(self) -> Tensor:
-        """A copy of the centre, (P,)."""
+        """Return a copy of the centre, (P,)."""
         return self._rows[-1].vector.to("cpu", copy=True)

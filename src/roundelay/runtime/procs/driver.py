@@ -143,14 +143,14 @@ class ProcsRuntime(Runtime):
             raise
 
     def _facts(self, device: torch.device | None) -> dict[str, Any]:
-        """Facts that a replay must know."""
+        """Return facts that a replay must know."""
         known = {"learners": self.cluster.learners, "parameters": self.parameters, "threads": self._threads}
         if device is None or not leaves_arena(self.cluster.strategy.traits, self._on_devices):
             return known
         return {**known, ROWS_ON: device.type}
 
     def _library(self, device: torch.device | None, library: MeansLibrary, recorded: bool) -> Collectives | None:
-        """The library that takes means outside of the arena. Its means end with the process of a member."""
+        """Return the library that takes means outside of the arena. Its means end with the process of a member."""
         if self._goes_on:
             return None
         return means_between_devices(self.cluster, device, library, recorded, self._on_devices is not None)
@@ -205,7 +205,7 @@ class ProcsRuntime(Runtime):
         self.processes.begin_segment()
 
     def begin_gatherings(self) -> None:
-        """A part of a segment begins for all learners; where there are several hosts, before any of them does."""
+        """Begin a part of a segment for all learners; where there are several hosts, before any of them does."""
         self._gatherings.begin_part(wall_clock())
 
     def part(
@@ -247,8 +247,8 @@ class ProcsRuntime(Runtime):
             self._recorder.done(self.state(), tuple(self.living()), tuple(lost.rank for lost in self.processes.lost))
 
     def outcome(self, plan: SegmentPlan, end: int, seconds: float) -> Outcome:
-        """The outcome of the segment, which stopped before minibatch `end`; deaths while learners started are told with
-        the first."""
+        """Return the outcome of the segment, which stopped before minibatch `end`; deaths while learners started are
+        told with the first."""
         counts, synchronous = self.arena.counts.copy(), self.cluster.strategy.traits.synchronous
         return Outcome(
             counts=counts,
@@ -264,8 +264,8 @@ class ProcsRuntime(Runtime):
         )
 
     def _left_over(self) -> bool:
-        """Is there anything to draw? Those who can are done, but minibatches may have come back from the dead, and all
-        nodes may have lost somebody."""
+        """Return True if there is anything to draw. Those who can are done, but minibatches may have come back from the
+        dead, and all nodes may have lost somebody."""
         arena, end = self.arena, self.arena.queue.stop_round[0] * self.cluster.learners
         if arena.queue.returned[0] or arena.queue.next_index[0] < end:
             return True
@@ -276,7 +276,7 @@ class ProcsRuntime(Runtime):
         return self.processes.send(ranks, json.dumps(self._orders).encode())
 
     def _promote(self, wanted: Sequence[int]) -> list[int]:
-        """Replacements among `wanted` that are ready take their places; who did."""
+        """Let replacements among `wanted` that are ready take their places; return who did."""
         return self.processes.promote(wanted, self._trace, self._orders["number"])
 
     def _collect(self, ranks: Iterable[int], watch: Watch) -> dict[int, SegmentAnswer]:
@@ -333,7 +333,7 @@ class ProcsRuntime(Runtime):
         self.processes.give_back(self.here)
 
     def glance(self) -> Glance:
-        """Progress of the segment."""
+        """Return the progress of the segment."""
         counts, living = self.arena.counts.copy(), tuple(self.living())
         return Glance.of(
             counts,
@@ -354,11 +354,11 @@ class ProcsRuntime(Runtime):
             arena.queue.stop_round[0] = min(int(arena.queue.stop_round[0]), self.cluster.stop_round(reached))
 
     def process_ids(self) -> list[int]:
-        """Of the learners here, by rank; the replacement's where a learner is being replaced."""
+        """Return the process ids of the learners here, by rank; the replacement's where a learner is being replaced."""
         return self.processes.process_ids(self.here)
 
     def living(self) -> list[int]:
-        """Ranks whose learners take part, on all hosts."""
+        """Return ranks whose learners take part, on all hosts."""
         return self.cluster_rows.living()
 
     # State ------------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ class Member:
     failure: str = ""  # why it could not start, in its own words
 
     def answer(self) -> SegmentAnswer:
-        """Its next message. Call it when the pipe is ready.
+        """Return its next message. Call it when the pipe is ready.
 
         Raises:
             EOFError, OSError: nothing more; it is dead.
@@ -37,7 +37,7 @@ class Member:
         return SegmentAnswer(**json.loads(self.pipe.recv_bytes()))
 
     def reason(self) -> str:
-        """The reason of its death."""
+        """Return the reason of its death."""
         self.process.join(timeout=1.0)
         code = self.process.exitcode
         if self.failure:
@@ -49,7 +49,7 @@ class Member:
         return f"ended with exit status {code}"
 
     def advice(self) -> str:
-        """Advice for the user, if it died before it had built its learner."""
+        """Return advice for the user, if it died before it had built its learner."""
         code = self.process.exitcode
         if code == -signal.SIGKILL:
             return ", while it started. Too little memory is the usual reason: try fewer learners"

@@ -40,7 +40,7 @@ class Deaths:
     replacements: int = REPLACEMENTS
 
     def under(self, strategy: Strategy, recorded: bool = False) -> "Deaths":
-        """Their meaning under a strategy: nobody takes another's place among learners that wait for each other.
+        """Return their meaning under a strategy: nobody takes another's place among learners that wait for each other.
 
         Raises:
             UserError: its learners cannot go on without one, or not where they are `recorded`.
@@ -59,7 +59,7 @@ class Deaths:
 
 
 def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> None:
-    """Can the learners that are left go on when one dies? `option` is what wants it.
+    """Check that the learners that are left can go on when one dies. `option` is what wants it.
 
     Raises:
         UserError: no.
@@ -113,7 +113,7 @@ class LearnerProcesses:
             self._members[rank] = self._start(rank)
 
     def all_started(self) -> None:
-        """All have answered, or are dead.
+        """Wait until all have answered, or are dead.
 
         Raises:
             LearnerDied: it cannot go on without those that are.
@@ -130,12 +130,12 @@ class LearnerProcesses:
         self.lost, self.joined, self.redrawn = [], [], 0
 
     def take_early(self) -> tuple[Lost, ...]:
-        """Deaths while learners started: told once."""
+        """Take deaths while learners started: told once."""
         early, self._early = self._early, ()
         return early
 
     def process_ids(self, ranks: Iterable[int]) -> list[int]:
-        """Of these; the replacement's where a learner is being replaced."""
+        """Return the process ids of these; the replacement's where a learner is being replaced."""
         return [self._members[rank].process.pid or 0 for rank in ranks]
 
     # Messages ---------------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class LearnerProcesses:
         return sent
 
     def answers(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
-        """Answers of those of `ranks` that have something to say within `seconds`. The dead are reaped, and
+        """Return answers of those of `ranks` that have something to say within `seconds`. The dead are reaped, and
         replacements that have built their learners are ready."""
         found = self._listen({*ranks, *self.pending}, seconds)
         for rank in found.keys() - ranks:
@@ -161,11 +161,12 @@ class LearnerProcesses:
         return found
 
     def working(self, ranks: set[int]) -> set[int]:
-        """Those of `ranks` that are neither dead nor being replaced."""
+        """Return those of `ranks` that are neither dead nor being replaced."""
         return {rank for rank in ranks if not self._members[rank].reaped and rank not in self.pending}
 
     def _listen(self, ranks: set[int], seconds: float) -> dict[int, SegmentAnswer]:
-        """Messages of those of `ranks` that have something to say within `seconds`; the dead among them are reaped."""
+        """Return messages of those of `ranks` that have something to say within `seconds`; the dead among them are
+        reaped."""
         members = {rank: self._members[rank] for rank in sorted(ranks)}
         sources: list[Connection | int] = [m.pipe for m in members.values()]
         ready = set(wait([*sources, *(m.process.sentinel for m in members.values())], timeout=max(0.0, seconds)))
@@ -230,11 +231,11 @@ class LearnerProcesses:
     # Replacements -----------------------------------------------------------------------------------------------------
 
     def collect_replacements(self) -> None:
-        """Has any of them built its learner?"""
+        """Look whether any of them has built its learner."""
         self.answers(set(), 0.0)
 
     def _hear(self, rank: int, answer: SegmentAnswer) -> None:
-        """A replacement has built its learner, or could not."""
+        """Hear a replacement, which has built its learner, or could not."""
         if answer.problem:
             self._members[rank].failure = answer.text.strip().rpartition("\n")[2]
             self.reap(rank)
@@ -242,11 +243,11 @@ class LearnerProcesses:
             self.pending[rank] = True
 
     def ready(self) -> list[int]:
-        """Replacements that have built their learner."""
+        """Return replacements that have built their learner."""
         return [rank for rank, ready in self.pending.items() if ready]
 
     def promote(self, wanted: Sequence[int], trace: Path | None, number: int) -> list[int]:
-        """Those of `wanted` that are replacements and ready take their places; who did.
+        """Return those of `wanted` that are replacements and ready take their places; who did.
 
         Args:
             trace: folder of the trace that is taken, if any.

@@ -86,7 +86,7 @@ class SegmentAnswer:
 
 
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
-    """The life of a learner process."""
+    """Live the life of a learner process."""
     end_with_server()
     for number in PARENTS:
         signal.signal(number, signal.SIG_IGN)
@@ -118,7 +118,7 @@ def _say(commands: Connection, answer: SegmentAnswer) -> None:
 
 
 def _die_with_parent(lifeline: Connection) -> None:
-    """The pipe's other end closes when the parent ends, however it ends; no learner outlives its run."""
+    """End with the parent: the pipe's other end closes when it ends, however it ends; no learner outlives its run."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)
@@ -186,7 +186,7 @@ class Worker:
 def _between_devices(
     spec: WorkerSpec, arena: Arena, patience: Patience, gradient: Tensor, device: torch.device
 ) -> DeviceMeans:
-    """The learner's part in means by a library, of its node or of everybody; these meet now."""
+    """Return the learner's part in means by a library, of its node or of all; these meet now."""
     assert spec.collectives is not None
     if spec.collectives.nodes:
         return NodeMeans(arena, spec.rank, patience, gradient, spec.collectives)
@@ -197,7 +197,8 @@ def _between_devices(
 def _state(
     spec: WorkerSpec, access: ArenaAccess, vectors: Vectors, learner: Learner, deferred: Deferred
 ) -> LearnerState:
-    """The learner's state over its vectors. Where others write its row meanwhile, gradients are taken at copies."""
+    """Return the learner's state over its vectors. Where others write its row meanwhile, gradients are taken at
+    copies."""
     arena, cluster, traits = access.arena, spec.cluster, spec.cluster.strategy.traits
     copied = not traits.synchronous and traits.model == "mean"
     snapshot = torch.empty_like(vectors.row.vector) if copied else None
@@ -255,7 +256,7 @@ class PlannedWork(LearnerWork):
         drawn: Minibatch | None = None
 
         def came() -> bool:
-            """False: minibatches come from another host, and there is none at the moment."""
+            """Return False if minibatches come from another host, and there is none at the moment."""
             nonlocal drawn
             drawn = self._next(group)
             return drawn is not queue.NONE_YET
@@ -264,7 +265,7 @@ class PlannedWork(LearnerWork):
         return drawn
 
     def _next(self, group: tuple[int, ...]) -> Minibatch | None:
-        """queue.NONE_YET: ask again."""
+        """Return the next minibatch; queue.NONE_YET: ask again."""
         if len(group) > 1:
             return queue.draw_together(self._arena, self._rank, group, self._plan)
         if not self._synchronous:

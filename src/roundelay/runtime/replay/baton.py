@@ -52,7 +52,7 @@ class Baton:
             self._condition.notify_all()
 
     def until(self, rank: int, ready: Callable[[], bool], what: str) -> None:
-        """With the baton: pass it on until `ready`.
+        """Pass the baton on until `ready`; called with the baton.
 
         Raises:
             Differs: nobody can go on.
@@ -69,7 +69,7 @@ class Baton:
             raise _Abandoned
 
     def changed(self) -> None:
-        """Something others may wait for has happened."""
+        """Note that something others may wait for has happened."""
         self._stuck.clear()  # they look again
         self._condition.notify_all()
 

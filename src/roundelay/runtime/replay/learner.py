@@ -82,7 +82,7 @@ class RecordedLearner(Backend):
         self.engine.finish_deferred()
 
     def run(self) -> None:
-        """To the end of the recorded events. A learner that died ends where they end."""
+        """Run to the end of the recorded events. A learner that died ends where they end."""
         stage, recorded = self._stage, self.recorded
         while recorded.next is not None:
             recorded.take(Kind.BEGIN)
@@ -96,7 +96,7 @@ class RecordedLearner(Backend):
                 self.engine.close()
 
     def _begins(self) -> bool:
-        """False if it died before it did anything."""
+        """Return False if it died before it did anything."""
         return self.recorded.next is not None and not self.recorded.next_is(Kind.BEGIN)
 
     def _join(self) -> None:
@@ -150,12 +150,12 @@ class RecordedLearner(Backend):
         return self._here(found.mean)
 
     def _here(self, mean: Tensor) -> Tensor:
-        """The mean on the device of the learner's row."""
+        """Return the mean on the device of the learner's row."""
         return mean.to(self._row.vector.device)
 
     def _bereaved(self) -> bool:
-        """This learner did nothing more, somebody in its group having died. No command of a synchronous strategy
-        outlives a death, and its last mean may come after its last event."""
+        """Return True if this learner did nothing more, after a death in its group. No command of a synchronous
+        strategy outlives a death, and its last mean may come after its last event."""
         if self._stage.cluster.strategy.traits.synchronous:
             return False
         return self.recorded.next is None or self.recorded.next_is(*BEFORE)
@@ -169,7 +169,7 @@ class RecordedLearner(Backend):
     def closed(self, effect: Gather) -> None: ...
 
     def lives(self, peer: int) -> bool:
-        """As it was found."""
+        """Return what was found."""
         return not self.recorded.next_is(Kind.GONE)
 
     def reach(self, effect: Reach) -> int | None:

@@ -59,7 +59,7 @@ class RecordedMeans:
         return number
 
     def mix(self, rank: int, weights: Sequence[tuple[int, float]], number: int) -> Tensor:
-        """The mean (P,) of what the neighbours in `weights` have published under that number; wait for them."""
+        """Return the mean (P,) of what the neighbours in `weights` have published under that number; wait for them."""
         published, ranks = self._published, [other for other, _ in weights]
         self._baton.until(
             rank, lambda: all((other, number) in published for other in ranks), f"its neighbours in mix {number}"

@@ -44,18 +44,18 @@ class Recorded(ABC):
 
     @abstractmethod
     def changed(self) -> None:
-        """A row has changed, or was read: what was taken last is done, and others may go on."""
+        """Note that a row has changed, or was read: what was taken last is done, and others may go on."""
 
     @abstractmethod
     def over(self, wanted: str) -> BaseException:
-        """The error for whoever wants an event of a learner that did nothing more."""
+        """Return the error for whoever wants an event of a learner that did nothing more."""
 
     def next_is(self, *kinds: Kind) -> bool:
-        """True if the next event is one of these."""
+        """Return True if the next event is one of these."""
         return self.next is not None and self.next.kind in kinds
 
     def look(self, *kinds: Kind) -> TraceEvent:
-        """The next event, not taken, which must be one of `kinds`.
+        """Return the next event, not taken, which must be one of `kinds`.
 
         Raises:
             Differs: it is not.
@@ -68,8 +68,8 @@ class Recorded(ABC):
         return event
 
     def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
-        """The next event, which must be one of `kinds`, once the rows it touches are at its versions; at once where it
-        needs only what the learner has a copy of, `cached`.
+        """Return the next event, which must be one of `kinds`, once the rows it touches are at its versions; at once
+        where it needs only what the learner has a copy of, `cached`.
 
         Raises:
             Differs: it is not, or nobody can go on.
@@ -95,7 +95,7 @@ class Recorded(ABC):
         self.take(rule.kind)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        """An engine's note must be the next event.
+        """Check that an engine's note is the next event.
 
         Raises:
             Differs: it is not.
@@ -106,7 +106,7 @@ class Recorded(ABC):
             raise self.differs(event, str(TraceEvent(kind, peer, mine, theirs, value)))
 
     def differs(self, event: TraceEvent, now: str) -> Differs:
-        """The first difference is here."""
+        """Return the error for the first difference, which is here."""
         return Differs(f"learner {self.rank}, its event {self.seen}: recorded: {event}; now: {now}")
 
 

@@ -21,7 +21,7 @@ from roundelay.runtime.trace import TraceEvent, Use
 
 
 def met_rows(event: TraceEvent, rank: int, *uses: Use) -> list[tuple[int, int]]:
-    """(row, version) that an event of learner `rank` has met, of those that it makes such a use of."""
+    """Return (row, version) that an event of learner `rank` has met, of those that it makes such a use of."""
     mine, theirs = event.access
     found = ((mine, (rank, event.mine)), (theirs, (event.peer, event.theirs)))
     return [place for use, place in found if use in uses]

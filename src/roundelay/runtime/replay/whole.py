@@ -115,7 +115,7 @@ class _Replay:
         return f"the end of command {number}: {difference}" if difference else ""
 
     def _run(self, learner: RecordedLearner) -> None:
-        """In a thread of its own, whose sums over more threads would be rounded otherwise."""
+        """Run in a thread of its own, whose sums over more threads would be rounded otherwise."""
         torch.set_num_threads(self.threads)
         learner.run()
 
@@ -167,6 +167,6 @@ def _copy(state: ClusterState) -> ClusterState:
 
 
 def _compare(state: ClusterState, after: dict[str, Any]) -> str:
-    """Names of those parts of the state that are not as they were recorded."""
+    """Return names of those parts of the state that are not as they were recorded."""
     found = digests(state, tuple(after["living"]))
     return ", ".join(sorted(name for name, value in after["digests"].items() if found.get(name) != value))

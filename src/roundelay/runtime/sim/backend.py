@@ -158,7 +158,8 @@ class SimBackend(Backend):
         return lives.all_there or lives.there(peer)
 
     def reach(self, effect: Reach) -> int | Later:
-        """The rows it meets are busy from the moment all are free; its rule meets them as they are when it ends."""
+        """Reach the rows it meets, which are busy from the moment all are free; its rule meets them as they are when it
+        ends."""
         me = self.me
         if not self.engine.again:
             self._clock.at(self._end_of(effect), GO_ON, self.engine)

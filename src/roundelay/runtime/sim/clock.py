@@ -37,5 +37,5 @@ class Clock:
         return True
 
     def forget(self) -> None:
-        """Nothing asked for so far will be done."""
+        """Forget all that was asked for so far."""
         self._heap.clear()

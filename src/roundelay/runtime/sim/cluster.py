@@ -52,7 +52,7 @@ class Node:
                 )
 
     def slowed(self, learners: int) -> float:
-        """The factor on the per-frame part of a minibatch when `learners` compute on one machine."""
+        """Return the factor on the per-frame part of a minibatch when `learners` compute on one machine."""
         points = [(1, 1.0), *_by_number(self.slowdown, "slowdown")]
         if len(points) == 1 or learners <= 1:
             return 1.0
@@ -124,7 +124,7 @@ class VirtualLink:
             raise UserError(f"{where}.bandwidth is {self.bandwidth}: give bytes per second, above 0 (.inf: no limit).")
 
     def seconds(self, size: float) -> float:
-        """One message of `size` bytes."""
+        """Return one message of `size` bytes."""
         return self.latency + size / self.bandwidth
 
 
@@ -163,7 +163,7 @@ class Allreduce:
 
 
 def measured(table: Mapping[str, float], learners: int) -> float:
-    """Seconds of a mean among `learners`, from measured ones by the number of learners (there are some)."""
+    """Return the seconds of a mean among `learners`, from measured ones by the number of learners (there are some)."""
     points = [(1, 0.0), *_by_number(table, "seconds")]
     last, seconds = points[-1]
     if learners >= last:
@@ -270,7 +270,7 @@ class VirtualCluster:
         self._check_lives()
 
     def _check_lives(self) -> None:
-        """A learner dies when it is there, and joins when it is not."""
+        """Check that each learner dies when it is there, and joins when it is not."""
         for rank in sorted({moment.rank for moment in (*self.deaths, *self.joins)}):
             told = sorted(
                 [(m.at, "deaths") for m in self.deaths if m.rank == rank]
@@ -291,7 +291,7 @@ class VirtualCluster:
         return sum(node.learners * node.count for node in self.nodes)
 
     def first(self, learners: int) -> "VirtualCluster":
-        """This cluster with its first `learners` learners only, and what happens to them.
+        """Return this cluster with its first `learners` learners only, and what happens to them.
 
         Raises:
             UserError: it has fewer; none of these is there at the beginning.
@@ -326,13 +326,13 @@ class VirtualCluster:
         return self.exchange is not None and bool(self.allreduce.seconds)
 
     def alone(self, frames: int) -> float:
-        """Seconds of a minibatch on the first node with nobody else on it, on average."""
+        """Return seconds of a minibatch on the first node with nobody else on it, on average."""
         compute = self.compute
         fixed = sum(compute.trace) / len(compute.trace) if compute.trace else compute.fixed
         return (fixed + compute.seconds_per_frame * frames) / self.nodes[0].speed + compute.update
 
     def placement(self) -> list[int]:
-        """The number of the node of every learner, by rank."""
+        """Return the number of the node of every learner, by rank."""
         places: list[int] = []
         machine = 0
         for node in self.nodes:
@@ -342,16 +342,16 @@ class VirtualCluster:
         return places
 
     def machines(self) -> list[Node]:
-        """Every node, by its number."""
+        """Return every node, by its number."""
         return [node for node in self.nodes for _ in range(node.count)]
 
     def lives(self) -> list[tuple[int, int, bool]]:
-        """All deaths and joins in order: (virtual nanosecond, rank, whether it joins)."""
+        """Return all deaths and joins in order: (virtual nanosecond, rank, whether it joins)."""
         told = [(m, False) for m in self.deaths] + [(m, True) for m in self.joins]
         return sorted((round(m.at * 1e9), m.rank, joins) for m, joins in told)
 
     def alive_at(self, rank: int, now_ns: int) -> bool:
-        """Is learner `rank` there at this virtual nanosecond?"""
+        """Return True if learner `rank` is there at this virtual nanosecond."""
         mine = self._lives_of.get(rank, [])
         before = [joins for at, joins in mine if at <= now_ns]
         return before[-1] if before else not (mine and mine[0][1])
@@ -365,7 +365,7 @@ class VirtualCluster:
 
 
 def load_cluster(path: Path) -> VirtualCluster:
-    """The cluster a YAML file describes.
+    """Return the cluster a YAML file describes.
 
     Raises:
         UserError: names the file and the dotted key at fault.
@@ -378,12 +378,12 @@ def load_cluster(path: Path) -> VirtualCluster:
 
 
 def ring_share(learners: int) -> float:
-    """Models each member of a ring allreduce sends: 2 (L - 1) / L."""
+    """Return the models that each member of a ring allreduce sends: 2 (L - 1) / L."""
     return 2 * (learners - 1) / learners
 
 
 def _by_number(mapping: Mapping[str, float], where: str) -> list[tuple[int, float]]:
-    """The entries of a mapping from numbers of learners, in their order."""
+    """Return the entries of a mapping from numbers of learners, in their order."""
     try:
         return sorted((int(key), value) for key, value in mapping.items())
     except ValueError:

@@ -78,7 +78,7 @@ class CostModel:
         return "any size" if self.frames_per_gradient is None else f"{self.frames_per_gradient} frames"
 
     def per_minibatch(self, size: MinibatchSize) -> "CostModel":
-        """These costs, where no size is given for a minibatch of that size on one learner."""
+        """Return these costs, where no size is given for a minibatch of that size on one learner."""
         if self.frames_per_gradient is not None or self.sequences_per_gradient is not None:
             return self
         if size.unit == "sequences":
@@ -86,8 +86,8 @@ class CostModel:
         return replace(self, frames_per_gradient=size.number)
 
     def virtual(self, learners: int, node: int = 1, sequence: float | None = None) -> VirtualCluster:
-        """The cluster this describes, with so many learners; runs of `node` of them are a node of the strategy, and
-        `sequence` is the average number of frames in a sequence, where there are any.
+        """Return the cluster this describes, with so many learners; runs of `node` of them are a node of the strategy,
+        and `sequence` is the average number of frames in a sequence, where there are any.
 
         Raises:
             UserError: a gradient is priced by sequences, and there are none.
@@ -171,7 +171,7 @@ class Prices:
             self._share_node(place)
 
     def change_alive(self, rank: int, lives: bool) -> None:
-        """Learner `rank` has died, or, if it `lives`, has come."""
+        """Note that learner `rank` has died, or, if it `lives`, has come."""
         self._living[self.places[rank]] += 1 if lives else -1
         self._share_node(self.places[rank])
 
@@ -186,7 +186,8 @@ class Prices:
     # Gradients --------------------------------------------------------------------------------------------------------
 
     def gradient_ns(self, rank: int, frames: int, step: int, now_ns: int = 0) -> int:
-        """One gradient of `rank` over `frames` at its local step `step`, begun at `now_ns`; the update included."""
+        """Return one gradient of `rank` over `frames` at its local step `step`, begun at `now_ns`; the update
+        included."""
         seconds = self._fixed[rank] + self._per_frame[rank] * frames
         if self._varied:
             block, at = divmod(step, BLOCK)
@@ -219,15 +220,15 @@ class Prices:
     # Exchanges --------------------------------------------------------------------------------------------------------
 
     def size(self, codec: Codec = FP32, fragments: int = 1) -> float:
-        """Bytes of a row, or of one of so many fragments of it, in the form of `codec`."""
+        """Return bytes of a row, or of one of so many fragments of it, in the form of `codec`."""
         size = self.bytes / fragments
         return size if codec.exact else codec.bytes_of(round(size / 4))
 
     def reach_ns(
         self, rank: int, peer: int, there: Codec | None = FP32, back: Codec | None = FP32, fragments: int = 1
     ) -> int:
-        """One effect on the row of `peer`, or on one of so many fragments of it: a message goes over and, since the
-        other row must be seen first, one comes back after it, each with a row in the form of the codec, or without
+        """Return one effect on the row of `peer`, or on one of so many fragments of it: a message goes over and, since
+        the other row must be seen first, one comes back after it, each with a row in the form of the codec, or without
         one."""
         near = self.places[rank] == self.places[peer]
         place = "" if there is None else there.name, "" if back is None else back.name, near, fragments
@@ -243,8 +244,8 @@ class Prices:
         return nanoseconds(sum(link.seconds(size) for size in sizes))
 
     def mix_ns(self, rank: int, others: Sequence[int], codec: Codec = FP32) -> int:
-        """The rows of all `others` come in, one after another; over a shared link also those of its node's learners,
-        who mix in the same round."""
+        """Return the nanoseconds in which the rows of all `others` come in, one after another; over a shared link also
+        those of its node's learners, who mix in the same round."""
         if self.cluster.mix is not None:
             return nanoseconds(self.cluster.mix) if others else 0
         if self.cluster.exchange is not None:
@@ -253,8 +254,8 @@ class Prices:
         return nanoseconds(sum(_bus(self._link(rank, other), there, size) for other in others))
 
     def held(self, rank: int, peer: int) -> tuple[int, ...]:
-        """Resources that an effect on the row of `peer` may keep busy, as numbers below `resources`: both rows, the
-        learner's own first, and links that are shared."""
+        """Return resources that an effect on the row of `peer` may keep busy, as numbers below `resources`: both rows,
+        the learner's own first, and links that are shared."""
         if not self._shares:
             return rank, peer
         a, b = self.places[rank], self.places[peer]
@@ -275,8 +276,8 @@ class Prices:
     # Means ------------------------------------------------------------------------------------------------------------
 
     def mean_ns(self, group: tuple[int, ...], codec: Codec = FP32, fragments: int = 1) -> int:
-        """One mean over the learners in `group`, of a row or of one of its `fragments`, after the last has arrived;
-        nothing for one."""
+        """Return one mean over the learners in `group`, of a row or of one of its `fragments`, after the last has
+        arrived; nothing for one."""
         plain = codec.exact and fragments == 1
         known = self._means.get(group) if plain else self._other_means.get((group, codec, fragments))
         if known is None:
@@ -288,7 +289,7 @@ class Prices:
         return known
 
     def rested(self, group: tuple[int, ...], cost_ns: int, idle_ns: int) -> int:
-        """A mean of models that costs so much, after its group has had none for so long."""
+        """Return a mean of models that costs so much, after its group has had none for so long."""
         link = self.cluster.links.between
         if link.restart == 1 or idle_ns < nanoseconds(link.idle) or len({self.places[rank] for rank in group}) == 1:
             return cost_ns
@@ -305,7 +306,8 @@ class Prices:
         return _ALGORITHMS[self.cluster.allreduce.algorithm](self, group, size)
 
     def _ring(self, group: tuple[int, ...], size: float) -> float:
-        """2 (L - 1) rounds in which everybody sends M / L at once, each as slow as the slowest link of the ring.
+        """Return the seconds of 2 (L - 1) rounds in which all send M / L at once, each as slow as the slowest link of
+        the ring.
 
         Where inside links are a bus, the L messages of a round pass it one after another.
         """
@@ -318,7 +320,8 @@ class Prices:
         return rounds * slowest
 
     def _tree(self, group: tuple[int, ...], size: float) -> float:
-        """Up and down: log2 of the largest node's members inside, and log2 of the nodes between."""
+        """Return the seconds of a tree, up and down: log2 of the largest node's members inside, and log2 of the nodes
+        between."""
         members = self._by_node(group)
         inside, between = self.cluster.links.inside, self.cluster.links.between
         largest = max(len(some) for some in members)
@@ -329,8 +332,9 @@ class Prices:
         return 2 * (seconds + math.ceil(math.log2(len(members))) * between.seconds(size))
 
     def _chain(self, group: tuple[int, ...], size: float) -> float:
-        """Piece by piece from rank to rank and back, both ways at once: the first piece passes every link twice, and
-        the others follow it as fast as the slowest link lets them. Inside links may be a bus for all of them."""
+        """Return the seconds of a chain, piece by piece from rank to rank and back, both ways at once: the first piece
+        passes every link twice, and the others follow it as fast as the slowest link lets them. Inside links may be a
+        bus for all of them."""
         members, links = self._by_node(group), self.cluster.links
         within, across = len(group) - len(members), len(members) - 1
         part = min(size, 4 * chain_piece(len(members), round(self.bytes / 4)))
@@ -339,12 +343,14 @@ class Prices:
         return 2 * (within * links.inside.seconds(part) + across * links.between.seconds(part)) + (size - part) * rate
 
     def _server(self, group: tuple[int, ...], size: float) -> float:
-        """The first of the group receives every other model, and sends the mean to each, one after another."""
+        """Return the seconds of a server: the first of the group receives every other model, and sends the mean to
+        each, one after another."""
         root, *others = group
         return 2 * sum(self._link(root, other).seconds(size) for other in others)
 
     def _hierarchical(self, group: tuple[int, ...], size: float) -> float:
-        """A ring inside every node at once, then one between nodes of the nodes' means, which each node spreads."""
+        """Return the seconds of a ring inside every node at once, then one between nodes of the nodes' means, which
+        each node spreads."""
         members = self._by_node(group)
         inside, between = self.cluster.links.inside, self.cluster.links.between
         largest, nodes = max(len(some) for some in members), len(members)
@@ -369,14 +375,14 @@ _ALGORITHMS: dict[str, Callable[[Prices, tuple[int, ...], float], float]] = {
 
 
 def _bus(link: VirtualLink, messages: int, size: float) -> float:
-    """So many messages at once: side by side, or one after another on a bus."""
+    """Return the seconds of so many messages at once: side by side, or one after another on a bus."""
     return link.latency + (messages if link.shared else 1) * size / link.bandwidth
 
 
 def _spells(
     learners: int, handicaps: Iterable[Handicap], stragglers: Iterable[Straggler]
 ) -> list[list[tuple[float, float, float, float]]]:
-    """Times in which each learner is slow, and how: (from ns, to ns, factor, seconds)."""
+    """Return the times in which each learner is slow, and how: (from ns, to ns, factor, seconds)."""
     found: list[list[tuple[float, float, float, float]]] = [[] for _ in range(learners)]
     always = [(s.rank, (0.0, math.inf, s.factor, s.seconds)) for s in stragglers]
     spells = [(h.rank, (h.window[0] * 1e9, h.window[1] * 1e9, h.factor, h.seconds)) for h in handicaps]
@@ -387,5 +393,5 @@ def _spells(
 
 
 def nanoseconds(seconds: float) -> int:
-    """Virtual time is an integer, so that sums do not depend on the order of adding."""
+    """Return virtual time as an integer, so that sums do not depend on the order of adding."""
     return round(seconds * 1e9)

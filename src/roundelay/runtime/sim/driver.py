@@ -51,7 +51,7 @@ GLANCE_SECONDS, LOOK_TICKS = 0.2, 64
 
 @contextmanager
 def no_collector() -> Iterator[None]:
-    """Without Python's search for cycles: an event makes many small objects and no cycle that lasts, and every look
+    """Run without Python's search for cycles: an event makes many small objects and no cycle that lasts, and every look
     through all of them costs a fifth of a simulation."""
     enabled = gc.isenabled()
     gc.disable()
@@ -200,7 +200,7 @@ class SimRuntime(Runtime):
         )
 
     def _run(self, watch: Watch) -> None:
-        """Until every learner has finished, or nothing is left to do."""
+        """Run until every learner has finished, or nothing is left to do."""
         next_look, busy = wall_clock(), True
         while busy:
             busy = self._world.clock.run(LOOK_TICKS)
@@ -214,7 +214,7 @@ class SimRuntime(Runtime):
                 busy = True
 
     def _begin_roles(self) -> None:
-        """Every learner that lives starts at its strategy's first line."""
+        """Start every learner that lives at its strategy's first line."""
         self._living = self._lives.living
         self._work.restart()
         self._world.begin()
@@ -251,8 +251,9 @@ class SimRuntime(Runtime):
             self._world.clock.at(at, self._join if joins else self._die, rank)
 
     def _die(self, rank: int) -> None:
-        """It stops; what it had begun is not done, and its minibatch is drawn by another. Those that wait for it in a
-        group stop as well, as on real learners, and all begin again without it when the others have finished."""
+        """Stop a learner that dies: what it had begun is not done, and its minibatch is drawn by another. Those that
+        wait for it in a group stop as well, as on real learners, and all begin again without it when the others have
+        finished."""
         lives, now = self._lives, self._world.clock.now_ns
         if not lives.alive[rank]:
             return  # it died before it had copied its row
@@ -266,7 +267,7 @@ class SimRuntime(Runtime):
         self._world.abandon(rank)
 
     def _join(self, rank: int) -> None:
-        """It copies the row of its nearest neighbour, which takes as long as the link says."""
+        """Let a learner join: it copies the row of its nearest neighbour, which takes as long as the link says."""
         if not self._lives.alive[rank]:
             source = self._lives.neighbour(rank)
             end = self._world.hold(self._prices.held(rank, source)[1:], self._prices.reach_ns(rank, source, None))
@@ -299,7 +300,7 @@ class SimRuntime(Runtime):
     # State ------------------------------------------------------------------------------------------------------------
 
     def _write_counts(self) -> None:
-        """Of learners without vectors, which count by themselves."""
+        """Write the counts of learners without vectors, which count by themselves."""
         for timed in self._timed:
             timed.report(self._counts)
             self._steps[timed.rank] = timed.steps
@@ -307,7 +308,7 @@ class SimRuntime(Runtime):
             self._versions[:] = 2 * np.array(self._timed[0].versions)
 
     def state(self) -> ClusterState:
-        """A copy; a dead learner is given the state of a living one, as it would start with on return."""
+        """Return a copy; a dead learner is given the state of a living one, as it would start with on return."""
         source = [rank if there else self._lives.neighbour(rank) for rank, there in enumerate(self._lives.alive)]
         vectors = {
             name: (value[source] if len(value) > 1 else value.clone()).cpu() for name, value in self._vectors.items()
@@ -348,4 +349,4 @@ class SimRuntime(Runtime):
         return self._vectors["centre"][0].cpu()
 
     def close(self) -> None:
-        """Nothing is held that Python does not free."""
+        """Close: nothing is held that Python does not free."""

@@ -35,25 +35,25 @@ class Gradients:
         self._found.clear()
 
     def ask(self, rank: int, at: Snapshot, batch: Minibatch) -> None:
-        """Learner `rank` wants a gradient; it waits for it, so its snapshot stays as it is until `take`."""
+        """Ask for a gradient of learner `rank`, which waits for it, so its snapshot stays as it is until `take`."""
         if self.together:
             self._asked[rank] = (at.vector, batch)
         else:
             self._found[rank] = self._gradient(rank, at.vector, batch)
 
     def take(self, rank: int) -> Statistics:
-        """The gradient of `rank` is due: from now on it is in its row of `out`."""
+        """Take the gradient of `rank`, which is due: from now on it is in its row of `out`."""
         if rank in self._asked:
             self._compute()
         return self._found.pop(rank)
 
     def _gradient(self, rank: int, x: Tensor, batch: Minibatch) -> Statistics:
-        """Of one learner at `x` (P,), which is where the learner computes."""
+        """Compute the gradient of one learner at `x` (P,), which is where the learner computes."""
         resident = self._learner.device is not None
         return self._learner.gradient(x, batch, self._plan, self.out[rank], resident=resident)
 
     def drop(self, rank: int) -> None:
-        """Learner `rank` has died."""
+        """Drop learner `rank`, which has died."""
         self._asked.pop(rank, None)
         self._found.pop(rank, None)
 

@@ -22,7 +22,7 @@ class Lives:
         return tuple(rank for rank, there in enumerate(self.alive) if there)
 
     def set(self, rank: int, there: bool) -> None:
-        """Learner `rank` has come, or died."""
+        """Note that learner `rank` has come, or died."""
         if self.alive[rank] == there:
             return
         self.alive[rank] = there
@@ -31,25 +31,25 @@ class Lives:
         self._prices.change_alive(rank, there)
 
     def late(self, now_ns: int) -> list[int]:
-        """Learners that should be there by now and are not: they were still copying a row."""
+        """Return learners that should be there by now and are not: they were still copying a row."""
         return [r for r, there in enumerate(self.alive) if not there and self._cluster.alive_at(r, now_ns)]
 
     def after(self, now_ns: int) -> list[tuple[int, int, bool]]:
-        """Coming deaths and joins: (virtual nanosecond, rank, whether it joins)."""
+        """Return the coming deaths and joins: (virtual nanosecond, rank, whether it joins)."""
         return [told for told in self._cluster.lives() if told[0] > now_ns]
 
     def neighbour(self, rank: int) -> int:
-        """The living learner nearest by number."""
+        """Return the living learner nearest by number."""
         return min((other for other in self.living if other != rank), key=lambda other: (abs(other - rank), other))
 
     def there(self, peer: int) -> bool:
-        """The centre always is."""
+        """Return True for the centre, which always is there."""
         return self.all_there or peer >= len(self.alive) or self.alive[peer]
 
     def died(self, rank: int, now_ns: int) -> LearnerDied:
-        """The exception to raise if its death cannot be borne."""
+        """Return the exception to raise if its death cannot be borne."""
         return LearnerDied(rank, self.reason(now_ns))
 
     def reason(self, now_ns: int) -> str:
-        """The reason of a death."""
+        """Return the reason of a death."""
         return f"cluster {self._cluster.name!r} says so, at {now_ns / 1e9:g} s"

@@ -34,7 +34,8 @@ class VirtualMeans(Generic[W]):
         self._gone = {*gone}
 
     def leave(self, rank: int) -> list[tuple[Group, Tensor, list[W]]]:
-        """Learner `rank` has died: the means that were waiting for it alone, as of `arrive`, with their groups."""
+        """Remove learner `rank`, which has died; return the means that were waiting for it alone, as of `arrive`, with
+        their groups."""
         self._gone.add(rank)
         found = []
         for group in [group for group in self._gatherings if rank in group]:
@@ -44,7 +45,7 @@ class VirtualMeans(Generic[W]):
         return found
 
     def arrive(self, rank: int, group: Group, vector: Tensor, weight: float, who: W) -> tuple[Tensor, list[W]] | None:
-        """The mean and all that wait for it, in the group's order, if `rank` was the last one missing."""
+        """Return the mean and all that wait for it, in the group's order, if `rank` was the last one missing."""
         if group is not self._recent:  # to look a thousand ranks up by their hash costs more than all the rest
             gathering = self._gatherings.setdefault(group, {})
             self._recent, self._arrived = group, gathering
@@ -55,7 +56,7 @@ class VirtualMeans(Generic[W]):
         return self._complete(group)
 
     def _complete(self, group: Group) -> tuple[Tensor, list[W]] | None:
-        """As of `arrive`, of the group that somebody has come to last."""
+        """Complete the mean, as of `arrive`, of a group all of which have come."""
         arrived, members = self._arrived, group
         if len(arrived) < len(group):
             if any(member not in arrived and member not in self._gone for member in group):
@@ -69,13 +70,13 @@ class VirtualMeans(Generic[W]):
         return weighted_mean(vectors, some_weight(weights) if self._gone else weights), list(waiting)
 
     def abandon(self, rank: int) -> list[W]:
-        """All that wait in a group with `rank`, which will not come; they need not wait any longer."""
+        """Return all that wait in a group with `rank`, which will not come; they need not wait any longer."""
         groups = [group for group in self._gatherings if rank in group]
         self._recent = ()
         return [who for group in groups for _, _, who in self._gatherings.pop(group).values()]
 
     def missing(self) -> dict[Group, list[int]]:
-        """Learners that have not arrived, by group."""
+        """Return learners that have not arrived, by group."""
         return {group: sorted(set(group) - set(arrived)) for group, arrived in self._gatherings.items()}
 
 
@@ -99,7 +100,7 @@ class VirtualMixes(Generic[W]):
         self._gone = {*gone}
 
     def leave(self, rank: int) -> list[tuple[int, Mix, Tensor, W]]:
-        """Learner `rank` has died: the mixes that were waiting for it alone, as of `arrive`."""
+        """Remove learner `rank`, which has died; return the mixes that were waiting for it alone, as of `arrive`."""
         self._gone.add(rank)
         self._waiting.pop(rank, None)
         return [
@@ -109,8 +110,8 @@ class VirtualMixes(Generic[W]):
         ]
 
     def arrive(self, rank: int, mix: Mix, vector: Tensor, who: W) -> list[tuple[int, Mix, Tensor, W]]:
-        """All mixes that are complete now: (rank, what it asked, the mixed vector, who waits). `vector` (P,) is what
-        the others receive of the one in `mix`."""
+        """Return all mixes that are complete now: (rank, what it asked, the mixed vector, who waits). `vector` (P,) is
+        what the others receive of the one in `mix`."""
         number = self._number[rank] = self._number[rank] + 1
         counts_itself = any(other == rank for other, _ in mix.weights)
         if vector.numel():
@@ -128,7 +129,7 @@ class VirtualMixes(Generic[W]):
         return found
 
     def _expected(self, number: int, mix: Mix, _: W) -> int:
-        """Contributions to a mix: all, but of those who died before they had come to it."""
+        """Return contributions to a mix: all, but of those who died before they had come to it."""
         absent = [other for other, _ in mix.weights if other in self._gone and self._number[other] < number]
         return len(mix.weights) - len(absent)
 
@@ -149,5 +150,5 @@ class VirtualMixes(Generic[W]):
         return rank, mix, mixed, who
 
     def missing(self) -> dict[int, int]:
-        """The number of the mix each waiting learner waits for."""
+        """Return the number of the mix each waiting learner waits for."""
         return {rank: number for rank, (number, _, _) in self._waiting.items()}

@@ -64,13 +64,13 @@ class TimedLearner(Me):
         return 1.0
 
     def begin_segment(self, plan: SegmentPlan, living: tuple[int, ...], ages: str) -> None:
-        """As `LearnerState`."""
+        """Begin as `LearnerState`."""
         self._plan, self._warms_up = plan, plan.warmup is not None
         self.learning_rate = plan.rate(plan.first_round)
         self.living, self._count_steps = living, ages == "row"
 
     def drawn(self, batch: Minibatch) -> None:
-        """As `LearnerState`; nothing but a strategy that looks at it depends on the rate."""
+        """Note as `LearnerState`; only a strategy that looks at the rate depends on it."""
         if self._warms_up and batch.index >= 0:
             self.learning_rate = self._plan.rate(batch.index // self.learners)
 
@@ -86,7 +86,7 @@ class TimedLearner(Me):
             self.count_age(version - gradient.version)
 
     def count_age(self, stale: int) -> None:
-        """As `LearnerState`, like the rest."""
+        """Count as `LearnerState`, like the rest."""
         self.ages[stale if stale < STALENESS_BINS else -1] += 1
         self.stale_sum += stale
         self.stalest = max(self.stalest, stale)
@@ -103,7 +103,7 @@ class TimedLearner(Me):
         self.frames += statistics.frames
 
     def reach(self, effect: Reach) -> int:
-        """The rows that it writes have changed; the version of the peer's."""
+        """Return the rows that it writes have changed; the version of the peer's."""
         versions, (mine, theirs) = self.versions, REACH_RULES[type(effect)].access
         if mine is WRITTEN:
             versions[self.rank] += 1

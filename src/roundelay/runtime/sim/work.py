@@ -35,7 +35,7 @@ class Work:
         return -(-self.end // self._learners)
 
     def draw(self, rank: int, group: tuple[int, ...] = ()) -> Minibatch | None:
-        """The next minibatch of learner `rank`, alone or with its group; None at the end."""
+        """Return the next minibatch of learner `rank`, alone or with its group; None at the end."""
         if len(group) > 1:
             return self._draw_together(rank, group)
         if not self._synchronous:
@@ -47,7 +47,7 @@ class Work:
         return self._epoch.piece(round_ * self._learners + rank)
 
     def give_back(self, batch: Minibatch) -> None:
-        """Its learner died before it was trained."""
+        """Give a minibatch back whose learner died before it was trained."""
         if batch.frames:
             self.returned.append(batch)
 
@@ -58,7 +58,7 @@ class Work:
         return bool(self.returned) or unfetched or self._queue < self.stop_round * self._learners
 
     def restart(self) -> None:
-        """Learners begin again, perhaps in other groups: what was drawn for somebody who never came goes back."""
+        """Begin again, perhaps in other groups: what was drawn for a learner who never came goes back."""
         for drawn in self._groups.values():
             for rank in sorted(drawn.waiting & set(drawn.batches)):
                 self.give_back(drawn.batches[rank])
@@ -75,7 +75,7 @@ class Work:
         return None
 
     def _draw_together(self, rank: int, group: tuple[int, ...]) -> Minibatch | None:
-        """The first of the group that comes draws for all of it."""
+        """Return the first of the group that comes draws for all of it."""
         drawn = self._groups.get(group)
         if drawn is None or not drawn.waiting:
             found = [batch for batch in (self._next() for _ in group) if batch is not None]

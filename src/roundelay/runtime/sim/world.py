@@ -85,7 +85,7 @@ class VirtualWorld:
         self.restart(0)
 
     def restart(self, now_ns: int) -> None:
-        """Nothing is under way at this time."""
+        """Begin again: nothing is under way at this time."""
         self.clock, self.drained_ns = Clock(now_ns), now_ns
         self._busy_until = [now_ns] * self.prices.resources
         self._carried: dict[tuple[int, ...], int] = {}  # by group, the time at which its last mean of models was there
@@ -104,7 +104,7 @@ class VirtualWorld:
     # Learners ---------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """All begin together: they `join` next."""
+        """Begin all together: they `join` next."""
         gone = [rank for rank, there in enumerate(self.lives.alive) if self._goes_on and not there]
         self._means, self._mixes = VirtualMeans[Ticket](gone), VirtualMixes[Ticket](self._learners, gone)
         self.waiting.clear()
@@ -114,13 +114,13 @@ class VirtualWorld:
         """Learners that have come back, and take their place in a group when all begin again."""
 
     def join(self, learner: "SimBackend") -> None:
-        """It begins now."""
+        """Begin now."""
         self.running[learner.rank] = learner
         self.gatherings.join(learner.rank, self.seconds)
         self.clock.at(self.clock.now_ns, type(learner).begin, learner)
 
     def ended(self, learner: "SimBackend") -> None:
-        """It has finished, or died. After the last nothing matters that was to happen later."""
+        """End: it has finished, or died. After the last nothing matters that was to happen later."""
         learner.gone = True
         self._answers += learner.engine.answers
         del self.running[learner.rank]
@@ -128,7 +128,7 @@ class VirtualWorld:
             self.clock.forget()
 
     def end(self, learner: "SimBackend") -> None:
-        """It does not go on."""
+        """End: it does not go on."""
         if learner.gone:
             return
         self.ended(learner)
@@ -140,7 +140,7 @@ class VirtualWorld:
         self._look_at_gathering()
 
     def abandon(self, rank: int) -> None:
-        """Those that wait for `rank` in a group stop as well, or go on without it."""
+        """Stop those that wait for `rank` in a group as well, or let them go on without it."""
         if self._goes_on:
             for group, mean, waiting in self._means.leave(rank):
                 self._met(mean, waiting, self.prices.mean_ns(group, FP32))
@@ -195,11 +195,11 @@ class VirtualWorld:
             self._met(mean, waiting, cost)
 
     def _comes(self, member: int) -> bool:
-        """Can it be waited for in a group?"""
+        """Return True if it can be waited for in a group."""
         return self.lives.there(member) and member not in self.outside
 
     def _met(self, mean: Tensor, waiting: Sequence[Ticket], cost_ns: int) -> None:
-        """All who were waited for have come to a mean, which is there for all of them at once."""
+        """Let all who were waited for go on from a mean, which is there for all of them at once."""
         for ticket in waiting:
             ticket.mean = mean
         if self.background:
@@ -220,7 +220,7 @@ class VirtualWorld:
         self._mixed(self._mixes.arrive(ticket.learner.rank, effect, given, ticket))
 
     def _mixed(self, complete: Sequence[tuple[int, Mix, Tensor, Ticket]]) -> None:
-        """These mixes are complete."""
+        """Let learners go on from these mixes, which are complete."""
         for rank, mix, mixed, ticket in complete:
             ticket.mean = mixed
             others = [other for other, _ in mix.weights if other != rank]
@@ -248,7 +248,7 @@ class VirtualWorld:
             self.clock.at(max(self.clock.now_ns + 1, math.ceil(due * 1e9)), self._look_at_gathering)
 
     def _close(self, learner: "SimBackend") -> None:
-        """One who waits closes the gathering; it goes on with the others, by rank."""
+        """Let one who waits close the gathering; it goes on with the others, by rank."""
         if learner.gone:
             return
         learner.closing = True
@@ -260,7 +260,7 @@ class VirtualWorld:
 
 
 def _give(tickets: Sequence[Ticket]) -> None:
-    """A mean is there: those that wait for it go on, in order."""
+    """Give a mean to those that wait for it, which go on, in order."""
     for ticket in tickets:
         learner = ticket.learner
         if learner.gone:

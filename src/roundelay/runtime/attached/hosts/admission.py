@@ -41,7 +41,7 @@ class Admission:
         return self._entering is not None and self._entering.standing != "gone"
 
     def came(self, remote: RemoteHost) -> None:
-        """A host takes part from now on. One that comes late is told what its learners had done."""
+        """Note that a host takes part from now on. One that comes late is told what its learners had done."""
         host = self._host
         if not remote.late:
             host.arena.liveness.mark(remote.ranks, True)
@@ -57,7 +57,7 @@ class Admission:
         threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
 
     def ask(self, remote: RemoteHost, ranks: Sequence[int]) -> None:
-        """Learners of a host have come back, and wait.
+        """Note that learners of a host have come back, and wait.
 
         Raises:
             InvalidMessage: they are not there, or live.
@@ -68,7 +68,7 @@ class Admission:
         self._waiting[remote.host] = remote, list(ranks)
 
     def entered(self, remote: RemoteHost) -> None:
-        """They live, and what they are is known here."""
+        """Note that they live, and that their facts are known here."""
         if self._entering is remote:
             self._entering = None
 

@@ -100,8 +100,8 @@ class SessionAgent(HostAgent):
         self._say_built()
 
     def _follow_next(self) -> bool:
-        """The link to the leader is gone: come to the next one, as this host is, or be it. False: the session is over
-        for this host."""
+        """Come to the host that leads next, as this host is, or become it: the link to the leader is gone. False: the
+        session is over for this host."""
         host, hosts = self._host, self.hosts
         self.close()
         if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
@@ -128,8 +128,8 @@ class SessionAgent(HostAgent):
         return False
 
     def _may_leave(self) -> bool:
-        """May this host follow another than the one that led? Once that has ended; or, where nobody can say, once this
-        host has promised it nothing any more, if others may come to more than half of all."""
+        """Return True if this host may follow another than the one that led. Once that has ended; or, where nobody can
+        say, once this host has promised it nothing any more, if others may come to more than half of all."""
         views = self.promise.views
         leader = next((v for view in views for v in view.voters if v.life == self.hosts.life), None)
         state = PeerState.LIVES if leader is None else look_for(leader, self._place, self._terms)
@@ -177,11 +177,11 @@ class SessionAgent(HostAgent):
         return True
 
     def _note_lives(self, alive: Sequence[int]) -> None:
-        """Lives are in the columns, with what was done in them; who leads is new."""
+        """Note lives, which are in the columns with what was done in them, where another leads."""
         self._say_who_leads()
 
     def _say_who_leads(self) -> None:
-        """To hosts that start, and ask."""
+        """Tell hosts that start, and ask, who leads."""
         hosts, views = self.hosts, self.promise.views
         if hosts.addresses:
             leads = Voter(hosts.first, hosts.life, hosts.addresses[hosts.leader])
@@ -234,7 +234,7 @@ class SessionAgent(HostAgent):
             self._gone(str(error))
 
     def _let_in(self, order: messages.Enter) -> None:
-        """Learners of this host have come back, and may train."""
+        """Let learners of this host that have come back train."""
         host, number, ranks = self._host, order.number, order.ranks
         if not set(ranks) <= set(host.waiting()):
             raise InvalidMessage(f"learners {ranks} are let in, who do not wait")
@@ -255,7 +255,7 @@ class SessionAgent(HostAgent):
             self._send(messages.Back(tuple(waiting)))
 
     def run(self, given_up: Callable[[], bool]) -> None:
-        """Until all learners of this host have left or `given_up`."""
+        """Run until all learners of this host have left or `given_up`."""
         host = self._host
         while not host.left and not given_up():
             heard = host.bell.heard()

@@ -53,11 +53,11 @@ class SharedTable:
     stop: int | None = BOUND
 
     def read(self, ranks: Sequence[int]) -> bytes:
-        """The columns of `ranks`, as they are now."""
+        """Return the columns of `ranks`, as they are now."""
         return bytes(np.take(self.numbers, list(ranks), self.axis).tobytes())
 
     def columns(self, ranks: Sequence[int], data: bytes, at: int) -> NDArray[Any]:
-        """The inverse of `read`, from `data` at offset `at`.
+        """Return the columns in `data` at offset `at`: the inverse of `read`.
 
         Raises:
             InvalidMessage: it is not there, or no such numbers.
@@ -130,16 +130,16 @@ class SharedColumns:
         self._at_steps, self._at_meetings = at_steps, at_meetings
 
     def at_steps(self, ranks: Sequence[int]) -> bytes:
-        """Numbers of `ranks` for which learners who take steps together wait."""
+        """Return numbers of `ranks` for which learners who take steps together wait."""
         return b"".join(table.read(ranks) for table in self._at_steps)
 
     def at_meetings(self, ranks: Sequence[int]) -> bytes:
-        """Numbers of `ranks` for which everybody may wait."""
+        """Return numbers of `ranks` for which everybody may wait."""
         return b"".join(table.read(ranks) for table in self._at_meetings)
 
     def read(self, ranks: Sequence[int], everything: bool) -> bytes:
-        """A copy of the columns of `ranks`. A learner counts as gone if it was before all else is read: whoever sees
-        that must see all that it did before."""
+        """Return a copy of the columns of `ranks`. A learner counts as gone if it was before all else is read: whoever
+        sees that must see all that it did before."""
         lived, parts = self._alive.numbers[list(ranks)], list[bytes]()
         for table in reversed(self._tables(everything)):
             live = table is self._alive
@@ -160,12 +160,12 @@ class SharedColumns:
         self._alive.write(ranks, found[tables.index(self._alive)])  # those who are gone: last, for the same reason
 
     def record(self, ranks: Sequence[int]) -> bytes:
-        """A copy of what `ranks` have done so far, for the host to which they come back, where their rows have mass
-        0."""
+        """Return a copy of what `ranks` have done so far, for the host to which they come back, where their rows have
+        mass 0."""
         return b"".join(table.read(ranks) for table in self._lasting)
 
     def enter_record(self, ranks: Sequence[int], data: bytes) -> None:
-        """The inverse of `record`: all of it, or nothing.
+        """Enter all of a record, or nothing: the inverse of `record`.
 
         Raises:
             InvalidMessage: it is none.
@@ -178,7 +178,7 @@ class SharedColumns:
 
 
 def _found(tables: Sequence[SharedTable], ranks: Sequence[int], data: bytes) -> list[NDArray[Any]]:
-    """The columns of `ranks` in these tables, of which `data` is a copy.
+    """Return the columns of `ranks` in these tables, of which `data` is a copy.
 
     Raises:
         InvalidMessage: it is none.

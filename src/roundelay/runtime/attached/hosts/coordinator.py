@@ -103,7 +103,7 @@ class SessionCoordinator:
             raise
 
     def run(self, given_up: Callable[[], bool]) -> None:
-        """Until all learners have left, or this host's have `given_up`."""
+        """Run until all learners have left, or this host's have `given_up`."""
         host = self._host
         try:
             while host.living() or not host.left:
@@ -133,7 +133,7 @@ class SessionCoordinator:
             raise
 
     def _check(self) -> None:
-        """Does this host lead?
+        """Check that this host leads.
 
         Raises:
             UserError: another may.
@@ -179,7 +179,7 @@ class SessionCoordinator:
                 self._replica.look(self._hosts.inside())
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
-        """From the thread of that host's link."""
+        """Take a message, on the thread of that host's link."""
         host, answer = self._host, None
         with host.gate:
             if isinstance(message, messages.Stays) and self._taking_over is not None:
@@ -217,7 +217,7 @@ class SessionCoordinator:
             host.give_back(gone)
 
     def _answer(self, remote: RemoteHost, request: messages.DrawRequest) -> messages.Drawn | None:
-        """Under the gate. None: it is answered when this host has taken over."""
+        """Answer a request for a minibatch, under the gate. None: it is answered when this host has taken over."""
         if request.rank not in remote.ranks:
             raise InvalidMessage(f"a request of learner {request.rank}, who is not there")
         if self._taking_over is not None:
@@ -226,7 +226,7 @@ class SessionCoordinator:
         return messages.Drawn(request.rank, request.number, self._draw(request))
 
     def _draw(self, request: messages.DrawRequest) -> int:
-        """Under the gate."""
+        """Draw a minibatch, under the gate."""
         segment = int(self._host.between.conducted[0]) + 1
         index = passes.draw(self._host.arena, request.rank, request.key, request.pieces, segment, request.keep)
         return NONE if index is None else index
@@ -243,7 +243,7 @@ class SessionCoordinator:
                 publish(between.answered, rank, int(between.asked[rank]))
 
     def _came(self, remote: RemoteHost) -> None:
-        """A host takes part from now on."""
+        """Note that a host takes part from now on."""
         self._admission.came(remote)
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)

@@ -53,7 +53,7 @@ class SessionServer:
         self._waiting: list[tuple[Fact, list[int]]] = []  # what is asked for once the session has ended
 
     def serve(self) -> None:
-        """Until all learners have ended."""
+        """Serve until all learners have ended."""
         while True:
             if self._waiting or self._heard(ENDED_LOOK_SECONDS):
                 fact, descriptors = self._waiting.pop() if self._waiting else self._hear()
@@ -67,7 +67,7 @@ class SessionServer:
             self._router.close()
 
     def _heard(self, seconds: float) -> bool:
-        """Has the first learner said something within so many seconds?"""
+        """Return True if the first learner has said something within so many seconds."""
         if not self._open:
             time.sleep(seconds)
             return False
@@ -85,7 +85,7 @@ class SessionServer:
             send_fact(self._channel, fact)
 
     def _living(self) -> bool:
-        """Does any learner's process live?"""
+        """Return True if any learner's process lives."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + ENDED_LOOK_SECONDS
@@ -108,7 +108,7 @@ class SessionServer:
                 self._next_look = 0.0
 
     def _given_up(self, host: SessionHost) -> bool:
-        """In a session: will nobody of this host come to it, or go on with it?"""
+        """Return True if no learner of this host will come to the session, or go on with it."""
         self._watch(host.processes_back())
         if self._open and not self._waiting and self._heard(0):
             fact, descriptors = self._hear()
@@ -158,7 +158,7 @@ class SessionServer:
             close_all(descriptors)
 
     def _listen(self, request: SessionRequest) -> tuple[Router, PendingJoins]:
-        """The listener of all sessions with the same terms."""
+        """Return the listener of all sessions with the same terms."""
         wanted = request.place, request.terms.encrypt
         if self._router is None or self._arrivals is None or self._listens != wanted:
             if self._router is not None:
@@ -169,7 +169,7 @@ class SessionServer:
 
 
 def _begins(request: SessionRequest, router: Router) -> bool:
-    """Is a session to be led by this host, the first, which nobody leads yet?"""
+    """Return True if a session is to be led by this host, the first, and no host leads it yet."""
     if not request.place.conducts:
         return False
     own = str(router.listener.hello["life"])

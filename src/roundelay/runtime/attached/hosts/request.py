@@ -136,7 +136,7 @@ class SessionRequest:
 
     @classmethod
     def from_json(cls, said: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
+        """Return the story of this JSON: the inverse of `to_json`."""
         return cls(
             place=read(HostPlace, said["place"]),
             strategy=make_strategy(*said["strategy"]),

@@ -82,7 +82,7 @@ class SessionHost:
     # Learners ---------------------------------------------------------------------------------------------------------
 
     def living(self) -> list[int]:
-        """Ranks that live, on all hosts."""
+        """Return ranks that live, on all hosts."""
         return self.arena.liveness.living()
 
     @property
@@ -97,25 +97,26 @@ class SessionHost:
         return bool(self.attendance.met[here].all()) and not self.arena.liveness.alive[here].any()
 
     def meeting(self) -> list[int]:
-        """Ranks that live and come to meetings, on all hosts: all but those that are let in and have not begun."""
+        """Return ranks that live and come to meetings, on all hosts: all but those that are let in and have not
+        begun."""
         return [rank for rank in self.living() if not self.attendance.entering[rank]]
 
     def entering(self) -> list[int]:
-        """The others that live, on all hosts."""
+        """Return the others that live, on all hosts."""
         return [rank for rank in self.living() if self.attendance.entering[rank]]
 
     def notice_deaths(self) -> None:
-        """Of learners of this host, now and then."""
+        """Notice deaths of learners of this host, now and then."""
         with self.gate:
             self._watch.look(self.here)
 
     def waiting(self) -> list[int]:
-        """Ranks of this host whose learners have come back, and wait to be let in."""
+        """Return ranks of this host whose learners have come back, and wait to be let in."""
         back, last = self.attendance.back, self.attendance.let_in
         return [rank for rank in self.here if back[rank] != last[rank]]
 
     def processes_back(self) -> list[int]:
-        """Processes of learners of this host that have come back."""
+        """Return processes of learners of this host that have come back."""
         found = self.between.process[list(self.here)]
         return [int(process) for process in found if process]
 
@@ -140,7 +141,7 @@ class SessionHost:
                         passes.give_back(self.arena, rank)
 
     def lose(self, ranks: Sequence[int]) -> None:
-        """The host of these learners is lost."""
+        """Note that the host of these learners is lost."""
         for rank in ranks:
             if self.attendance.left[rank] == DIED:
                 self.attendance.left[rank] = HOST_LOST
@@ -152,19 +153,19 @@ class SessionHost:
         publish(self.arena.requests.centre, 0, rank)
 
     def end(self, reason: int) -> None:
-        """Learners of other hosts will not be heard of again, for one of the reasons of between_hosts.py."""
+        """Note that learners of other hosts will not be heard of again, for one of the reasons of between_hosts.py."""
         if not self.between.over[0]:
             publish(self.between.over, 0, reason)
 
     # Segments ---------------------------------------------------------------------------------------------------------
 
     def begin_gatherings(self) -> None:
-        """A segment begins, for all learners, and none of them has begun it."""
+        """Begin a segment for all learners, none of whom has begun it."""
         Gatherings(self.arena.gatherings).begin_part(time.monotonic())
 
     def turn(self, meeting: int, present: Sequence[int], let_in: Sequence[int] = ()) -> None:
-        """Meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present` may begin
-        the next segment; with them those who are `let_in` and have not begun."""
+        """Note that meeting `meeting` is conducted: what it brings is in the arena, and the learners who are `present`
+        may begin the next segment; with them those who are `let_in` and have not begun."""
         self.links.begin_part(self.arena, meeting)
         self.attendance.present[:] = 0
         self.attendance.present[list(present)], self.attendance.present[list(let_in)] = AT_MEETING, LET_IN
@@ -210,7 +211,7 @@ class SessionHost:
         self.columns.enter(given, message.everything, bytes(message.payload))
 
     def close(self) -> None:
-        """Nothing of the session is left. Safe to call twice."""
+        """Close all that the session has here. Safe to call twice."""
         self.links.close()
         self.links.endpoint.close()
         with self.gate:  # threads of links may still be at work on the last words

@@ -68,11 +68,11 @@ class HostProcess:
         return {int(rank): str(path) for rank, path in answer["wakes"].items()}, bool(answer["late"])
 
     def leave(self) -> None:
-        """This learner has left the session."""
+        """Note that this learner has left the session."""
         self._busy = False
 
     def drop(self) -> None:
-        """Learners of this host will not begin it."""
+        """Drop a minibatch that learners of this host will not begin."""
         self._busy = False
         with suppress(OSError):
             send_fact(self._channel, {"do": "drop"})
@@ -84,7 +84,7 @@ def _started() -> list[HostProcess]:
 
 
 def host_process() -> HostProcess:
-    """The process of this host, which is started if it does not run."""
+    """Return the process of this host, which is started if it does not run."""
     found = _started()
     if not found or not found[-1].lives:
         found.append(HostProcess())

@@ -40,7 +40,7 @@ class Recent:
         self._given: deque[Given] = deque(maxlen=RECENT)
 
     def note(self, rank: int, key: passes.Key, index: int) -> None:
-        """One was given."""
+        """Note that one was given."""
         if index != NONE:
             self._given.append((rank, key, index))
 
@@ -118,7 +118,7 @@ class TakingOver:
         """Requests that cannot be answered before."""
 
     def heard(self, remote: RemoteHost, message: Stays) -> None:
-        """A host has come.
+        """Note that a host has come.
 
         Raises:
             InvalidMessage: it names learners of others, or says too little of its own.
@@ -130,7 +130,7 @@ class TakingOver:
         self.conducted[remote.ranks] = message.conducted
 
     def complete(self, inside: Sequence[RemoteHost]) -> bool:
-        """Are all there, or those who are not lost?"""
+        """Return True if all are there, or those who are not lost."""
         there = {remote.ranks for remote in inside} & self.conducted.keys()
         return self._awaited <= there or self.overdue
 
@@ -140,7 +140,7 @@ class TakingOver:
         return time.monotonic() > self._deadline
 
     def settle(self) -> None:
-        """Others are lost, and what they held is drawn again."""
+        """Draw again what others held who are lost."""
         host = self._host
         here = {*host.here, *(rank for ranks in self.conducted for rank in ranks)}
         lost = [rank for ranks in self._hosts.ranks for rank in ranks if rank not in here]

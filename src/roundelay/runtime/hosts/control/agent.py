@@ -128,14 +128,14 @@ class _TrainingAgent(HostAgent):
             raise
 
     def close(self) -> None:
-        """Nothing is left running here. Safe to call twice."""
+        """Close: leave nothing running here. Safe to call twice."""
         super().close()
         self._local.close()
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
     def _find_first(self, seconds: float) -> MonitoredLink:
-        """A link to the coordinator, sought for so many seconds.
+        """Return a link to the coordinator, sought for so many seconds.
 
         Raises:
             UserError: it does not answer, or does not accept us.
@@ -169,7 +169,7 @@ class _TrainingAgent(HostAgent):
         self._check()
 
     def _check(self) -> None:
-        """Is there still a run, and a coordinator?"""
+        """Check that there is still a run, and a coordinator."""
         match self._over:
             case messages.End(why, signal):
                 raise _Over(why and f"the run has ended on the first host: {why}", signal)
@@ -242,7 +242,7 @@ class _TrainingAgent(HostAgent):
                     self._obey(order)
 
     def _train(self, order: messages.PartOrder) -> None:
-        """A part of a segment; afterwards the coordinator is told how it went."""
+        """Train a part of a segment; afterwards tell the coordinator how it went."""
         plan = dataclasses.replace(SegmentPlan.from_json(order.plan), last_round=order.last_round)
         self._part = order.part
         if order.segment != self._segment:

@@ -93,7 +93,7 @@ class PendingJoins:
                 pass
 
     def next(self, seconds: float = 0.0) -> MonitoredLink | None:
-        """The next, if there is one within so many seconds."""
+        """Return the next, if there is one within so many seconds."""
         with suppress(Empty):
             self._early.append(self._monitored.get(timeout=seconds) if seconds else self._monitored.get_nowait())
         for number, monitored in enumerate(self._early):

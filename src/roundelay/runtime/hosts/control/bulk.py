@@ -70,7 +70,7 @@ def take_piece(arena: Arena, message: Piece, ranks: Sequence[int], beside: tuple
 
 
 def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """The numbers that belong to the rows of `ranks`, for JSON."""
+    """Return the numbers that belong to the rows of `ranks`, for JSON."""
     return {
         "steps": arena.optimizer.steps[list(ranks)].tolist(),
         "versions": arena.row_versions.versions[list(ranks)].tolist(),
@@ -79,7 +79,7 @@ def integers(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
 
 
 def enter_integers(arena: Arena, ranks: Sequence[int], found: Mapping[str, Any]) -> None:
-    """The inverse of `integers`: writes all of it, or nothing.
+    """Enter integers, all of them, or nothing: the inverse of `integers`.
 
     Raises:
         InvalidMessage: `found` is no such thing.

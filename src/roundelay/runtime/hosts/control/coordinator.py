@@ -75,7 +75,7 @@ class HostProgress:
         self._still: dict[int, _Standstill] = {}
 
     def look(self, now: float, done: Mapping[int, int]) -> list[int]:
-        """Hosts that have stood still for too long.
+        """Return hosts that have stood still for too long.
 
         Args:
             now: seconds, of any clock that does not go back.
@@ -95,7 +95,7 @@ class HostProgress:
 
 
 def standstill(hosts: Mapping[int, Sequence[int]], seconds: float) -> TimeoutError:
-    """The error that `hosts`, each with the ranks of its learners, have got nothing done for so long."""
+    """Return the error that `hosts`, each with the ranks of its learners, have got nothing done for so long."""
     named = "; ".join(f"host {host} (learners {', '.join(map(str, ranks))})" for host, ranks in hosts.items())
     return TimeoutError(
         f"{named or 'all hosts'}: alive, but nothing that was to be trained there is done for {seconds:g} s"
@@ -204,7 +204,7 @@ class MultiHostRuntime(Runtime):
             raise LearnerDied(0, "and so did all others", int(self._arena.counts.frames.sum()), last=True)
 
     def _wait_for_others(self, plan: SegmentPlan, look: Watch) -> None:
-        """Learners here have ended."""
+        """Wait for learners elsewhere, when those here have ended."""
         while any(remote.busy for remote in self._hosts.inside()):
             time.sleep(0.02)
             look(self.local_runtime.glance())
@@ -214,12 +214,12 @@ class MultiHostRuntime(Runtime):
         look(self.local_runtime.glance())
 
     def _wanted(self) -> list[int]:
-        """Learners that are to take part: those that live, and replacements that are ready."""
+        """Return learners that are to take part: those that live, and replacements that are ready."""
         found = {*self.local_runtime.living(), *self.local_runtime.processes.ready()}
         return sorted(found.union(*(remote.ready for remote in self._hosts.inside())))
 
     def _more_for(self, host: int, ready: Iterable[int]) -> bool:
-        """Is there anything to do for replacements on a host whose learners have all ended?"""
+        """Return True if there is anything to do for replacements on a host whose learners have all ended."""
         return bool(list(ready)) and self._at_once and self._leases is not None and self._leases.left_for([host])
 
     def _order(self, remote: RemoteHost, plan: SegmentPlan, living: list[int]) -> None:
@@ -274,7 +274,7 @@ class MultiHostRuntime(Runtime):
         remote.tell(messages.LeasesGiven(message.part, tuple(indices), more))
 
     def _came(self, remote: RemoteHost) -> None:
-        """A host takes part."""
+        """Note that a host takes part."""
         Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
@@ -355,7 +355,7 @@ class MultiHostRuntime(Runtime):
         return int(self._arena.counts.frames[list(ranks)].sum())
 
     def who_waits(self) -> str:
-        """A table of what every learner is doing, as far as it is known here."""
+        """Return a table of what every learner is doing, as far as it is known here."""
         return self._hosts.who_waits()
 
     def _stop(self) -> None:
@@ -395,7 +395,7 @@ class MultiHostRuntime(Runtime):
         return self.local_runtime.centre()
 
     def process_ids(self) -> list[int]:
-        """Of the learners of this host."""
+        """Return the process ids of the learners of this host."""
         return self.local_runtime.process_ids()
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class CopySender:
         self._thread: threading.Thread | None = None
 
     def wanted(self, remote: RemoteHost) -> None:
-        """That host keeps copies."""
+        """Note that that host keeps copies."""
         self._wanted.append(remote)
 
     def look(self) -> None:
@@ -127,7 +127,7 @@ class CopyReceiver:
 
 
 def _remove_others(checkpoint: Path) -> None:
-    """The copy is whole: those before it are not needed."""
+    """Remove the copies before this one, which is whole."""
     others: Sequence[Path] = [*checkpoint.parent.glob("*.json"), *checkpoint.parent.glob("*.safetensors")]
     for path in sorted(others, key=lambda path: path.suffix != ".json"):
         if path.stem not in (checkpoint.stem, f"{checkpoint.stem}-again"):

@@ -42,7 +42,8 @@ class HostShards:
 
 
 def disagreement(ours: Sequence[int], theirs: Sequence[int]) -> str:
-    """Difference, in words, between the shards of two hosts that keeps them from training together; "" for none."""
+    """Return the difference, in words, between the shards of two hosts that keeps them from training together; "" for
+    none."""
     if len(ours) != len(theirs):
         cuts = [f"in {len(some)} shards" if some else "not in shards" for some in (ours, theirs)]
         return f"the training features are {cuts[0]} here and {cuts[1]} there"
@@ -55,7 +56,7 @@ def disagreement(ours: Sequence[int], theirs: Sequence[int]) -> str:
 
 
 def shares_of(hosts: Sequence[HostShards]) -> tuple[Share, ...]:
-    """The share of every host in an epoch; none where all have the same shards.
+    """Return the share of every host in an epoch; none where all have the same shards.
 
     Raises:
         UserError: no host that takes part has anything to train.
@@ -82,7 +83,7 @@ def shares_of(hosts: Sequence[HostShards]) -> tuple[Share, ...]:
 
 
 def task_in_common(task: Task, orders: SimpleQueue[Message], check: Callable[[], None], seconds: float) -> Task:
-    """The task of this host with what the first one has measured on its examples, which may be others.
+    """Return the task of this host with what the first one has measured on its examples, which may be others.
 
     Args:
         orders: what the first host says.
@@ -113,7 +114,7 @@ class Division:
         self._now: tuple[int, tuple[Share, ...]] = (-1, ())
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
-        """The plan with the shares of its epoch.
+        """Return the plan with the shares of its epoch.
 
         Raises:
             UserError: there is nothing to train.
@@ -126,7 +127,7 @@ class Division:
         return dataclasses.replace(plan, examples=sum(share.examples for share in shares), shares=shares)
 
     def has_its_share(self, host: int, examples: Sequence[int]) -> bool:
-        """Does a host that comes back with these shards have all that it is to train in this epoch? One that joins a
-        run whose epochs are divided between shards has no share."""
+        """Return True if a host that comes back with these shards has all that it is to train in this epoch. One that
+        joins a run whose epochs are divided between shards has no share."""
         shares = self._now[1]
         return not shares or (host < len(shares) and all(examples[number] >= 0 for number in shares[host].shards))

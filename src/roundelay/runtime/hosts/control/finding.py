@@ -43,7 +43,7 @@ def ask(
     within: float = ASK_SECONDS,
     expected: Mapping[str, Any] | None = None,
 ) -> HostHello:
-    """The hello of the host that listens there, asked for so many seconds.
+    """Return the hello of the host that listens there, asked for so many seconds.
 
     Raises:
         LinkError: nobody answers, or not one of ours, or not as is `expected`.
@@ -74,7 +74,7 @@ def inquire(address: Address, place: HostPlace, terms: HostTerms, expected: Mapp
 
 
 def boot_clock() -> float:
-    """Seconds since this machine started, those of its sleep among them."""
+    """Return seconds since this machine started, those of its sleep among them."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -85,7 +85,7 @@ def say_who_leads(listener: Listener, session: int, leader: Voter | None, term: 
 
 
 def ask_all(place: HostPlace, terms: HostTerms, own: str) -> list[HostHello]:
-    """Hellos of the hosts that this one knows of and that answer, but for its own, whose life is `own`."""
+    """Return hellos of the hosts that this one knows of and that answer, but for its own, whose life is `own`."""
 
     def one(address: Address) -> HostHello | None:
         with suppress(LinkError):
@@ -109,11 +109,11 @@ class Search:
         self._place, self._terms, self._session, self._own = place, terms, session, own
 
     def leader(self) -> Voter | None:
-        """The leader, as far as anybody knows."""
+        """Return the leader, as far as anybody knows."""
         return leader_of(ask_all(self._place, self._terms, self._own), self._session)
 
     def wait(self, seconds: float) -> Voter | None:
-        """The leader, if anybody says who it is within so many seconds."""
+        """Return the leader, if anybody says who it is within so many seconds."""
         deadline = time.monotonic() + seconds
         while True:
             found = self.leader()
@@ -124,7 +124,7 @@ class Search:
             time.sleep(ASK_AGAIN_SECONDS)
 
     def another_leads(self) -> bool:
-        """Does another host lead the session that the first one would begin?
+        """Return True if another host leads the session that the first one would begin.
 
         Raises:
             UserError: the others take a process of this host that has ended for their leader, and do not miss it.
@@ -144,6 +144,6 @@ class Search:
 
 
 def leader_of(hellos: Sequence[HostHello], session: int) -> Voter | None:
-    """The last leader of a session that these hosts name."""
+    """Return the last leader of a session that these hosts name."""
     found = [leader[1:] for hello in hellos if (leader := hello.leader) is not None and leader[0] == session]
     return Voter(*max(found)[1:]) if found else None

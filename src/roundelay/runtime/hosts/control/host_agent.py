@@ -108,8 +108,8 @@ class HostAgent(ABC):
             stop()
             left = max(0.01, deadline - wall_clock())
             address = first_address(place, left) if other is None else other[0]
-            if isinstance(self._listener.door, BehindRelay):
-                self._listener.door.move(address)
+            if isinstance(self._listener.acceptor, BehindRelay):
+                self._listener.acceptor.move(address)
                 hello = replace(hello, address=self._listener.address)
             try:
                 # It may have moved, where a store says where it is: ask again now and then.
@@ -161,7 +161,7 @@ class HostAgent(ABC):
         self._wake()
 
     def _readings(self) -> Iterator[Reading]:
-        """Of all links of this host."""
+        """Yield readings of all links of this host."""
         if self.link is not None:
             yield self.hosts.leader, self.link.link.sent_bytes, self.link.link.received_bytes, 0.0
         yield from self._links.readings()
@@ -174,7 +174,7 @@ class HostAgent(ABC):
     # What is heard ----------------------------------------------------------------------------------------------------
 
     def _hear(self, message: Message) -> None:
-        """From the thread of the link: what must not wait."""
+        """Take what must not wait, on the thread of the link."""
         match message:
             case Piece():
                 bulk.take_piece(self._learners.arena, message, self._place.ranks, self._beside)
@@ -204,7 +204,7 @@ class HostAgent(ABC):
 
     @abstractmethod
     def _note_lives(self, alive: Sequence[int]) -> None:
-        """Learners live, or do not, by rank."""
+        """Note which learners live, by rank."""
 
     # What is done -----------------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class PeerLinks:
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
 
     def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
-        """A link to a host for a chain in the place of another."""
+        """Put a link to a host for a chain in the place of another."""
         link.patience, link.largest = self._patience, self._largest
         with self._lock:
             _, old = self._chains.get(host, (number, None))
@@ -157,7 +157,7 @@ class PeerLinks:
         return before, None if ends.after is None else self._chains[ends.after][1]
 
     def readings(self) -> Iterator[Reading]:
-        """Of each link."""
+        """Yield readings of each link."""
         with self._lock:
             now = [(host, link.sent_bytes, link.received_bytes, 0.0) for host, (_, link) in self._chains.items()]
             yield from [*self._past, *now]
@@ -166,7 +166,7 @@ class PeerLinks:
                 yield host, link.sent_bytes, link.received_bytes, 0.0
 
     def close(self) -> None:
-        """All links. Safe to call twice."""
+        """Close all links. Safe to call twice."""
         for links in self._links.values():
             for link in list(links.values()):
                 link.close()
@@ -197,7 +197,7 @@ class HostLinks:
         self._trouble: tuple[float, str] | None = None  # the first with a link in this part of a segment, and when
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]], parameters: int) -> None:
-        """All have come: this is number `host` of `hosts`, which have these learners."""
+        """Settle, when all have come: this is number `host` of `hosts`, which have these learners."""
         self.endpoint.settle(host, hosts)
         if self._synchronous:
             patience, largest = self._terms.host_patience, 4 * parameters
@@ -213,7 +213,7 @@ class HostLinks:
             self._peers.dial(addresses, self._place.secret, self._terms.patience_seconds)
 
     def begin_part(self, arena: Arena, part: int) -> None:
-        """A part of a segment begins, whose number no other part has: learners of this host, none of whom has begun it,
+        """Begin a part of a segment, whose number no other part has: learners of this host, none of whom has begun it,
         take means with those of others, under a synchronous strategy. One that still runs ends."""
         self.end_part()
         arena.sequences.begin_part()
@@ -228,13 +228,14 @@ class HostLinks:
         self._means.start()
 
     def end_part(self) -> None:
-        """Learners of this host have ended the part of a segment. Safe to call twice."""
+        """End the part of a segment: learners of this host have. Safe to call twice."""
         if self._means is not None:
             self._means.stop()
             self._means = None
 
     def _group(self, links: PeerLinks) -> GroupOptions | None:
-        """Options of means by a process group, if that is what takes them. The library listens where the links are."""
+        """Return options of means by a process group, if that is what takes them. The library listens where the links
+        are."""
         library, others = self._terms.library(self._terms.on_gpus), list(links.mix_links.values())
         if library is None or not others:
             return None
@@ -244,7 +245,7 @@ class HostLinks:
         self._trouble = self._trouble or (wall_clock(), reason)
 
     def check(self) -> None:
-        """Can hosts still work together?
+        """Check that hosts can still work together.
 
         A host whose link is gone may be dead, which is for its link to the coordinator to say, a little later: trouble
         matters only if it lasts.
@@ -259,13 +260,13 @@ class HostLinks:
             raise TimeoutError(f"hosts cannot reach each other ({self._trouble[1]})")
 
     def readings(self) -> Iterator[Reading]:
-        """Of the links for means and exchanges."""
+        """Yield readings of the links for means and exchanges."""
         yield from self.endpoint.readings()
         if self._peers is not None:
             yield from self._peers.readings()
 
     def close(self) -> None:
-        """No means, and no mixes, any more. Safe to call twice."""
+        """Close: no means, and no mixes, any more. Safe to call twice."""
         self.end_part()
         if self._peers is not None:
             self._peers.close()

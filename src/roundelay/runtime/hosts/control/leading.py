@@ -75,7 +75,7 @@ class Leading:
             self._beat(remote)
 
     def check(self) -> None:
-        """Does this host still lead?
+        """Check that this host still leads.
 
         Raises:
             UserError: most of the others may follow another by now.
@@ -88,14 +88,14 @@ class Leading:
             )
 
     def holds(self) -> bool:
-        """Might it lead, if it wants to?"""
+        """Return True if it might lead, if it wants to."""
         with self._gate:
             return self._lease is None or self._lease.holds(boot_clock())
 
     # Other hosts ------------------------------------------------------------------------------------------------------
 
     def came(self, remote: RemoteHost, hosts: HostMembership) -> None:
-        """A host takes part from now on."""
+        """Note that a host takes part from now on."""
         if self._lease is None:
             return
         if self._lease.leads:
@@ -112,19 +112,20 @@ class Leading:
             return Leads(boot_clock(), self._lease.views)
 
     def heard(self, remote: RemoteHost, message: LeaderHeard) -> None:
-        """A host has heard a heartbeat."""
+        """Note that a host has heard a heartbeat."""
         if self._lease is not None:
             with self._gate:
                 self._lease.heard(remote.hello.life, message.sent, message.seen, boot_clock())
 
     def stays(self, views: Views) -> None:
-        """A host has come that followed another leader, and has heard of these."""
+        """Note that a host has come that followed another leader, and has heard of these."""
         if self._lease is not None:
             with self._gate:
                 self._lease.learn(views)
 
     def left(self, remote: RemoteHost, hosts: HostMembership, emptied: bool) -> None:
-        """A host is lost; `emptied`: its learners had all gone before, so nobody there follows anybody."""
+        """Note that a host is lost; `emptied`: its learners had all gone before, so no learner there follows
+        anything."""
         if self._lease is None or not self._lease.leads:
             return
         voter = _voter(remote)

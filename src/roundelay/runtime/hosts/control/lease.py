@@ -62,12 +62,12 @@ Views = tuple[VoterView, ...]
 
 
 def newest(*views: Views) -> Views:
-    """Of what several hosts have heard, the last."""
+    """Return the last of what several hosts have heard."""
     return max((one for one in views if one), key=lambda one: (one[-1].number, one[0].number), default=())
 
 
 def may_win(views: Views, without: Iterable[str]) -> bool:
-    """Could one lead to whom all voters come but those who are `without`?"""
+    """Return True if a host could lead to whom all voters come but those who are `without`."""
     lost = {*without}
     return bool(views) and all(2 * len(view.lives - lost) > len(view.lives) for view in views)
 
@@ -84,7 +84,7 @@ class Promise:
         """The moment until which it follows nobody else."""
 
     def heard(self, views: Views, now: float) -> None:
-        """The leader has said so."""
+        """Note that the leader has said so."""
         self.views, self.until = newest(self.views, views), now + self._seconds
 
 
@@ -108,19 +108,19 @@ class Lease:
             self._until = {life: now + seconds for view in views for life in view.lives}
 
     def heard(self, life: str, sent: float, seen: ViewNumber, now: float) -> None:
-        """A voter has heard what was sent then, and of that view."""
+        """Note that a voter has heard what was sent then, and of that view."""
         if sent <= now:
             self._until[life] = max(self._until.get(life, 0.0), sent + self._seconds)
         self._seen[life] = max(self._seen.get(life, seen), seen)
         self._retire()
 
     def ended(self, life: str, now: float) -> None:
-        """The process of a voter has surely ended."""
+        """Note that the process of a voter has surely ended."""
         if not self.leads or self.holds(now):  # what somebody did before it ended counts
             self._ended.add(life)
 
     def learn(self, views: Views) -> None:
-        """Another, who comes to this host that wants to lead, has heard of these."""
+        """Note that another, who comes to this host that wants to lead, has heard of these."""
         if not self.leads:
             self.views = newest(self.views, views)
 
@@ -130,7 +130,8 @@ class Lease:
         self._append(VoterView((term + 1, 0), tuple(sorted(voters))), now)
 
     def change(self, voters: Iterable[Voter], now: float) -> None:
-        """From now on these vote, as far as it is for this host to say. Who is new among them follows nobody yet."""
+        """Let these vote from now on, as far as it is for this host to say. Who is new among them follows nobody
+        yet."""
         term, number = self.views[-1].number
         self._append(VoterView((term, number + 1), tuple(sorted(voters))), now)
 
@@ -142,7 +143,7 @@ class Lease:
             self._retire()
 
     def holds(self, now: float) -> bool:
-        """Does this host lead; or might it, if it wants to?"""
+        """Return True if this host leads, or might, if it wants to."""
         mine = {self._own, *(life for life, until in self._until.items() if until > now)}
         enough = self._enough if self.leads else self._more
         found = not self._over and bool(self.views) and all(enough(view.lives, mine) for view in self.views)
@@ -157,7 +158,7 @@ class Lease:
         return 2 * len(voters & mine) > len(voters) or voters - mine <= self._ended
 
     def _retire(self) -> None:
-        """Views of which enough voters of all in force know a later one are no longer in force."""
+        """Retire views of which enough voters of all in force know a later one."""
         for at in reversed(range(1, len(self.views) if self.leads else 0)):
             know = {self._own, *(life for life, seen in self._seen.items() if seen >= self.views[at].number)}
             if all(self._enough(view.lives, know) for view in self.views[: at + 1]):

@@ -60,7 +60,7 @@ class LeaseSource:
         return bool(self.returned) or self._at < self._end
 
     def draw(self) -> int | None:
-        """The next; those given back come first. None: it is empty, as those of a last round may be."""
+        """Return the next; those given back come first. None: it is empty, as those of a last round may be."""
         if self.returned:
             return self.returned.popleft()
         batch = self._plan.piece(self._index(self._at))
@@ -108,11 +108,12 @@ class Leases:
         return any(source.left for source in self._sources)
 
     def left_for(self, hosts: Iterable[int]) -> bool:
-        """Is there anything to draw for one of these hosts?"""
+        """Return True if there is anything to draw for one of these hosts."""
         return any(self._source(host).left for host in hosts)
 
     def draw(self, host: int, wanted: int) -> tuple[list[int], bool]:
-        """Up to so many for `host`, at most PREFETCH; those given back by others come first. And: is there more?"""
+        """Draw up to so many for `host`, at most PREFETCH; those given back by others come first. And: is there
+        more?"""
         with self._lock:
             found: list[int] = []
             source = self._source(host)
@@ -123,14 +124,14 @@ class Leases:
             return found, source.left
 
     def settle(self, host: int, trained: Collection[int]) -> None:
-        """`host` has trained them, and said what its learners counted."""
+        """Note that `host` has trained them, and what its learners counted."""
         with self._lock:
             held = self._held.setdefault(host, set())
             self._settled[host] += len(held.intersection(trained))
             held.difference_update(trained)
 
     def settled(self, host: int) -> int:
-        """Minibatches that `host` has trained."""
+        """Return minibatches that `host` has trained."""
         return self._settled[host]
 
     def give_back(self, host: int) -> int:
@@ -209,15 +210,15 @@ class PrefetchedLeases:
                     return
 
     def stop(self) -> None:
-        """Nobody draws any more."""
+        """Stop: no learner draws any more."""
         with self._lock:
             self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def report(self) -> dict[str, Any] | None:
-        """Minibatches trained since the last report, `settled`, and all that learners have counted, `counts`: of one
-        moment. None: just now a learner is dead that had not finished counting."""
+        """Return minibatches trained since the last report, `settled`, and all that learners have counted, `counts`: of
+        one moment. None: just now a learner is dead that had not finished counting."""
         with self._lock:
             with self._arena.queue_lock:
                 found = _of_one_moment(self._arena, self._here)
@@ -230,7 +231,7 @@ class PrefetchedLeases:
 
 
 def counted(arena: Arena, ranks: Sequence[int]) -> dict[str, Any]:
-    """All counts of `ranks`, for JSON."""
+    """Return all counts of `ranks`, for JSON."""
     return {name: table[list(ranks)].tolist() for name, table in vars(arena.counts).items()}
 
 
@@ -248,7 +249,7 @@ def enter(counts: Counts, ranks: Sequence[int], found: dict[str, Any], base: Cou
 
 
 def _of_one_moment(arena: Arena, ranks: Sequence[int]) -> tuple[dict[str, Any], list[int]] | None:
-    """Under the queue lock, which nobody draws without: all counts of `ranks`, and what they have not trained.
+    """Return all counts of `ranks`, and what they have not trained, under the queue lock, without which none draws.
 
     Learners may finish a minibatch meanwhile, which must be in both or in neither; then both are read again. Counts are
     compared bit by bit: a loss may be NaN, which equals nothing.

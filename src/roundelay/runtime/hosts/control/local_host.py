@@ -90,7 +90,7 @@ class LocalHost:
             arena.queue.hold[0] = 0
 
     def close(self) -> None:
-        """Nothing is left running here. Safe to call twice."""
+        """Close: leave nothing running here. Safe to call twice."""
         self.router.close()
         self.links.close()
         if hasattr(self, "runtime"):

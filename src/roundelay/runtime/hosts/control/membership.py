@@ -148,7 +148,8 @@ class HostMembership:
         )
 
     def _examine(self, monitored: MonitoredLink) -> RemoteHost | None:
-        """A host that has come and is one of this run's; None: it does not say what it is, and is counted as such.
+        """Return a host that has come and is one of this run's; None: it does not say what it is, and is counted as
+        such.
 
         Raises:
             UserError: it is another run's; it is told why.
@@ -216,7 +217,8 @@ class HostMembership:
         threading.Thread(target=send, daemon=True, name=f"welcome {remote.host}").start()
 
     def _has_its_shards(self, remote: RemoteHost) -> bool:
-        """False where a host that comes back is refused: its shards are of another corpus, or not those it trains.
+        """Return False where a host that comes back is refused: its shards are of another corpus, or not those it
+        trains.
 
         Raises:
             UserError: the run has not begun, and cannot without that host.
@@ -231,14 +233,14 @@ class HostMembership:
         return not why
 
     def shards(self) -> list[HostShards]:
-        """Shards of every host, in rank order."""
+        """Return shards of every host, in rank order."""
         found = [HostShards(len(self._place.ranks), self._local_runtime.shards)]
         for _, remote in sorted(self._remotes.items()):
             found.append(HostShards(len(remote.ranks), remote.shards, remote.standing == "in"))
         return found
 
     def addresses(self) -> list[Address]:
-        """Addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
+        """Return addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
         found = [("", 0)] * len(self.hosts)
         found[self._own] = self._listener.address
         for remote in self.all():
@@ -248,15 +250,15 @@ class HostMembership:
     # What is going on -------------------------------------------------------------------------------------------------
 
     def all(self) -> list[RemoteHost]:
-        """Hosts that are not lost."""
+        """Return hosts that are not lost."""
         return [remote for remote in self._remotes.values() if remote.standing != "gone"]
 
     def inside(self) -> list[RemoteHost]:
-        """Hosts that take part."""
+        """Return hosts that take part."""
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
 
     def who_waits(self) -> str:
-        """A table of what every learner is doing, as far as it is known here."""
+        """Return a table of what every learner is doing, as far as it is known here."""
         here, now = activity.HostActivity.of(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
         said[self._own] = activity.ReportedActivity(here, now)
@@ -268,7 +270,7 @@ class HostMembership:
         yield from self._links.readings()
 
     def seen(self) -> tuple[HostSeen, ...]:
-        """Every host as it looks from here, this one first."""
+        """Return every host as it looks from here, this one first."""
         traffic = self.traffic.bytes()
         found = [HostSeen(name=self._listener.address[0], ranks=list(self._place.ranks))]
         now = wall_clock()
@@ -287,7 +289,7 @@ class HostMembership:
         return tuple(found)
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
-        """From the thread of that host's link."""
+        """Take a message, on the thread of that host's link."""
         match message:
             case messages.Piece():
                 if remote.standing != "in":
@@ -328,7 +330,7 @@ class HostMembership:
             remote.ready = [rank for rank in state.ready if rank in remote.ranks]
 
     def evict(self, remote: RemoteHost, reason: str) -> None:
-        """A host is lost."""
+        """Note that a host is lost."""
         arena = self._local_runtime.arena
         with self.gate:
             if remote.standing == "gone":
@@ -367,7 +369,7 @@ class HostMembership:
             remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts)))
 
     def _come_back(self, monitored: MonitoredLink) -> None:
-        """A host comes that was lost, or is not missed yet."""
+        """Let a host come back that was lost, or is not missed yet."""
         traits, label = self._local_runtime.cluster.strategy.traits, self._local_runtime.cluster.strategy.label
         with suppress(UserError):  # whoever is refused has been told why
             if (remote := self._examine(monitored)) is None:
@@ -434,7 +436,7 @@ class HostMembership:
     # For the records --------------------------------------------------------------------------------------------------
 
     def news(self) -> tuple[tuple[HostGone, ...], tuple[HostBack, ...]]:
-        """Hosts that were lost, and hosts that came back, since this was asked last."""
+        """Return hosts that were lost, and hosts that came back, since this was asked last."""
         with self.gate:
             found = tuple(self.lost), tuple(self.joined)
             self.lost, self.joined = [], []

@@ -33,7 +33,7 @@ class Mirrors:
         self._here, self._alike = here, names_alike(strategy, arena.layout.memory)
 
     def begin_segment(self) -> None:
-        """Learners are about to train."""
+        """Begin a segment: learners are about to train."""
         self._stale = set(self.names)
 
     def fetch(self, *names: str) -> None:
@@ -86,8 +86,8 @@ def bring(
 
 
 def names_alike(strategy: Strategy, memory: Sequence[str]) -> set[str]:
-    """Names of the vectors that all learners have alike when a segment ends: their rows under a synchronous strategy
-    that declares it, and what optimizers remember where rows are equal after every step."""
+    """Return names of the vectors that all learners have alike when a segment ends: their rows under a synchronous
+    strategy that declares it, and what optimizers remember where rows are equal after every step."""
     traits = strategy.traits
     if not traits.synchronous or traits.model == "centre" or traits.rows == "own":
         return set()

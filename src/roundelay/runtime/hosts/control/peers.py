@@ -74,7 +74,7 @@ class RemoteHost:
         return True
 
     def could_begin(self) -> Sequence[int]:
-        """Learners that could begin at once: all, when it has just come, or replacements."""
+        """Return learners that could begin at once: all, when it has just come, or replacements."""
         return self.ranks if self.late and not self.began else self.ready
 
     def raise_problem(self, frames: int) -> None:

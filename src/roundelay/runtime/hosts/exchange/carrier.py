@@ -158,7 +158,7 @@ class RowCarrier:
     def _check_out(
         self, lease: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
     ) -> tuple[int, ExchangeTerms] | None:
-        """The version of the row that is sent, and the terms, with its mass; None: it is not wanted any more."""
+        """Return the version of the row that is sent, and the terms, with its mass; None: it is not wanted any more."""
         row = self._row
         error = terms.memory(self.arena, row.rank, self._own_memory)
         with row.lock:
@@ -211,8 +211,8 @@ class RowCarrier:
             return Carried(row.version, reply)
 
     def _is_back(self, lease: int) -> bool:
-        """The row is not in flight under `lease` any more; False if it was over before. Giving up needs no lock
-        of the row: whoever applies a reply has that lock, and asks this first."""
+        """Bring the row back, if it is still in flight under `lease`; return False if that was over before. Giving up
+        needs no lock of the row: whoever applies a reply has that lock, and asks this first."""
         with self._gate:
             self._in_flight = None
             return self._row.check_in(lease)
@@ -224,7 +224,7 @@ class RowCarrier:
             self._state.take(Event.CHECK_IN)
 
     def living_changed(self) -> None:
-        """If the row is in flight to a dead learner, it is back, as it was. From any thread."""
+        """Bring the row back as it was, if it is in flight to a dead learner. From any thread."""
         with self._gate:
             if self._in_flight is None or self._lives(peer := self._in_flight[0]):
                 return
@@ -259,7 +259,7 @@ class RowCarrier:
             raise TimeoutError(f"row {self._rank} is locked")
 
     def close(self) -> None:
-        """Nobody carries this row any more; call it when the network is closing."""
+        """Close: this row is carried no more; call it when the network is closing."""
         self.links.close()
         with self._leases.held(self._rank, self._network.patience):
             self.links.close()

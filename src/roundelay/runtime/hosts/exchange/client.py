@@ -92,12 +92,12 @@ class ExchangeClient:
         """By rank: the path that a learner is told as `WorkerSpec.client`."""
 
     def start(self) -> None:
-        """From now on learners are heard."""
+        """Start: from now on learners are heard."""
         for channel in self.channels.values():
             channel.start()
 
     def peers_changed(self, addresses: Mapping[int, Address]) -> None:
-        """These hosts live, there. Requests to any other come to nothing at once."""
+        """Note which hosts live, and where. Requests to any other come to nothing at once."""
         before, self.network.addresses = self.network.addresses, dict(addresses)
         for host in before:
             if before[host] != self.network.addresses.get(host):
@@ -105,7 +105,7 @@ class ExchangeClient:
                     channel.cut(host)
 
     def living_changed(self) -> None:
-        """Rows in flight to learners that the arena says are dead are back, as they were."""
+        """Bring rows back, as they were, that are in flight to learners that the arena says are dead."""
         for channel in self.channels.values():
             channel.carrier.living_changed()
 
@@ -115,11 +115,11 @@ class ExchangeClient:
             self.cpu_budget.spent(seconds)
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """By host, all learners together."""
+        """Return traffic by host, all learners together."""
         return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
 
     def close(self) -> None:
-        """Requests under way come to nothing. Safe to call twice."""
+        """Close: requests under way come to nothing. Safe to call twice."""
         self.network.closing = True
         for channel in self.channels.values():
             channel.close()
@@ -147,7 +147,7 @@ class LearnerChannel:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """The thread begins."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"exchange client of {self._rank}")
         self._thread.start()
 
@@ -177,7 +177,7 @@ class LearnerChannel:
         return True
 
     def _perform(self, number: int) -> int | None:
-        """The answer to a request: the version of the peer's row; None: nothing has come of it."""
+        """Return the answer to a request: the version of the peer's row; None: nothing has come of it."""
         traffic, started, version = LinkTraffic(), time.monotonic(), None
         try:
             request = read_request(self._arena, self._rank)
@@ -202,7 +202,7 @@ class LearnerChannel:
         return self.carrier.fetch(request.peer, self._arena.vector(request.into, self._rank))
 
     def _terms(self, request: PeerRequest) -> tuple[ExchangeTerms, list[Tensor]]:
-        """The terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
+        """Return the terms of an exchange of whole rows, and the learner's private vectors (P,) that take part."""
         private = [self._arena.vector(name, self._rank) for name in request.private]
         return ExchangeTerms.asked_for(request, self._client.layout), private
 
@@ -225,7 +225,7 @@ class LearnerChannel:
         return version
 
     def _form(self, peer: int) -> LinkForm:
-        """The form of rows that are exchanged with the host of `peer`."""
+        """Return the form of rows that are exchanged with the host of `peer`."""
         host = self._network.home(peer)
         if host not in self._forms:
             self._forms[host] = LinkForm(self._client.row_format, self._client.layout.parameters)
@@ -288,13 +288,13 @@ class LearnerChannel:
             return self.awaits(asked, by) and self._asking.offer(Event.APPLY)
 
     def _is_wanted(self, number: int) -> bool:
-        """Has the learner not died meanwhile, and its row become another's?"""
+        """Return True if the learner has not died meanwhile, and its row has not become another's."""
         return bool(self._asked[self._rank] == number and self.carrier.alive[self._rank])
 
     # Links ------------------------------------------------------------------------------------------------------------
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """By host."""
+        """Return traffic by host."""
         return LinkTraffic.summed([self._counts, self.carrier.links.traffic, self._requests.traffic])
 
     def cut(self, host: int) -> None:

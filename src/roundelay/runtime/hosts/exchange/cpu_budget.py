@@ -19,8 +19,8 @@ MOST_SECONDS = 1.0
 
 
 def idle_seconds() -> float:
-    """For how long the cores this process may run on have been idle, summed, since the machine started; 0 where that
-    cannot be known."""
+    """Return the seconds for which the cores this process may run on have been idle, summed, since the machine started;
+    0 where that cannot be known."""
     try:
         mine = os.sched_getaffinity(0)
         with open("/proc/stat", encoding="ascii") as file:
@@ -32,7 +32,7 @@ def idle_seconds() -> float:
 
 
 def left_over() -> list[Callable[[], float]]:
-    """Clocks of processor time that has gone unused, in seconds since some moment: by the cores, and, where this
+    """Return clocks of processor time that has gone unused, in seconds since some moment: by the cores, and, where this
     process's control group is limited, by the group."""
     granted = quota()
     if granted is None:
@@ -70,12 +70,12 @@ class CpuBudget:
         self._left, self._at, self._idle_at = 0.0, now(), [account() for account in self._idle]
 
     def spent(self, seconds: float) -> None:
-        """So much processor time went into an exchange, or an answer to one."""
+        """Note that so much processor time went into an exchange, or an answer to one."""
         with self._gate:
             self._left -= seconds
 
     def pause(self) -> float:
-        """After how many seconds, at the latest, the next exchange may begin; 0: now."""
+        """Return the seconds after which, at the latest, the next exchange may begin; 0: now."""
         with self._gate:
             now, idle = self._now(), [account() for account in self._idle]
             unused = min(after - before for after, before in zip(idle, self._idle_at, strict=True))

@@ -52,7 +52,8 @@ class ExchangeEndpoint:
         return client.wake
 
     def settle(self, host: int, hosts: Sequence[Sequence[int]]) -> None:
-        """All have come: this is number `host` of `hosts`, which have these learners. Nothing has been asked yet."""
+        """Settle, when all have come: this is number `host` of `hosts`, which have these learners. Nothing has been
+        asked yet."""
         if self._client is not None:
             network = self._client.network
             network.host, network.homes = host, self._homes(hosts)
@@ -62,8 +63,8 @@ class ExchangeEndpoint:
         return tuple(home.get(rank, NOWHERE) for rank in range(self._place.learners))
 
     def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
-        """These are the addresses of the hosts now, by number, and the ranks of each; those that are gone have port 0.
-        The arena says by now who lives."""
+        """Note the addresses of the hosts, by number, and the ranks of each; those that are gone have port 0. The arena
+        says by now who lives."""
         if self._client is not None:
             self._client.network.homes = self._homes(hosts)
             own = self._client.network.host
@@ -73,7 +74,7 @@ class ExchangeEndpoint:
             self.server.living_changed()
 
     def lose_centre(self) -> None:
-        """The host that has the centre is lost: what was asked of it comes to nothing, now."""
+        """Bring what was asked of the centre to nothing, now: its host is lost."""
         if self._client is not None:
             network = self._client.network
             lost = network.home(self._place.learners)
@@ -87,13 +88,13 @@ class ExchangeEndpoint:
         return next((side.error for side in (self._client, self.server) if side is not None and side.error), "")
 
     def readings(self) -> Iterator[Reading]:
-        """Of each host that was asked, or asks."""
+        """Yield readings of each host that was asked, or asks."""
         for side in (self._client, self.server):
             for host, traffic in side.traffic().items() if side is not None else ():
                 yield host, traffic.sent_bytes, traffic.received_bytes, traffic.waited_s
 
     def close(self) -> None:
-        """Requests under way come to nothing. Safe to call twice."""
+        """Close: requests under way come to nothing. Safe to call twice."""
         if self._client is not None:
             self._client.close()
         if self.server is not None:

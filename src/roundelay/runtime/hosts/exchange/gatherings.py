@@ -36,19 +36,19 @@ class GatheringPlace:
         self._closer = Row(rank, centre.vector, np.zeros(arena.layout.rows, np.int64), NoLock())
 
     def begin(self) -> None:
-        """The learner begins a segment."""
+        """Begin a segment."""
         self._attendee.begin()
 
     def admits(self, gather: Gather) -> bool:
-        """Does what it comes with count?"""
+        """Return True if its contribution counts."""
         return self._attendee.admits(gather)
 
     def arrives(self, gather: Gather) -> bool:
-        """It has given; must it wait?"""
+        """Note that it has given; return True if it must wait."""
         return self._attendee.arrives(gather)
 
     def goes_on(self, gather: Gather) -> bool:
-        """May it go on, now or in a while? This closes the gathering, if it is the one who is to."""
+        """Return True if it may go on, now or in a while. This closes the gathering, if it is the one who is to."""
         found = Next.WAIT
 
         def over() -> bool:

@@ -92,7 +92,7 @@ class LinkWatch:
         )  # once there is a link
 
     def add(self, link: Link, turn: Turn) -> None:
-        """From now on `turn` is called when a message begins to come over `link`, and once it is closed elsewhere."""
+        """Call `turn`, from now on, when a message begins to come over `link`, and once it is closed elsewhere."""
         with suppress(LinkError), link.in_use():  # its descriptor is its own meanwhile
             with self._gate:
                 self._turns[link.descriptor] = link, turn

@@ -58,7 +58,7 @@ class LinkTraffic:
 
     @classmethod
     def summed(cls, parts: Iterable[Mapping[int, "LinkTraffic"]]) -> dict[int, "LinkTraffic"]:
-        """By host, of several of these by host."""
+        """Return the sum, by host, of several of these by host."""
         found: dict[int, LinkTraffic] = {}
         for part in parts:
             for host, traffic in list(part.items()):
@@ -94,7 +94,7 @@ class HostNetwork:
     life: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def home(self, row: int) -> int:
-        """The host of a row; NONE, where that is not known."""
+        """Return the host of a row; NONE, where that is not known."""
         rank = int(self.centre[0]) if row == len(self.homes) else row
         return NONE if rank == NONE else self.homes[rank]
 
@@ -238,7 +238,7 @@ class LearnerLinks:
             link.say(SettledMessage(message.message.n))
 
     def _link(self, host: int, deadline: float) -> Link:
-        """The link to `host`: the one there is, or a new one."""
+        """Return the link to `host`: the one there is, or a new one."""
         network, pause = self._network, SHORTEST_PAUSE
         while True:
             with self._gate:

@@ -188,11 +188,12 @@ class ExchangeTerms:
         return not self.report or REPORTS[self.rule["name"]]
 
     def carried(self, fragment: Fragment, codec: Codec, by_run: bool) -> Self:
-        """The same, of `fragment` and by `codec`."""
+        """Return the same, of `fragment` and by `codec`."""
         return replace(self, fragment=fragment, codec=codec, by_run=by_run)
 
     def turned_to(self, asker: int, asked: int) -> Self:
-        """The terms of the exchange that learner `asker` asks for by request number `asked`: its row is visited."""
+        """Return the terms of the exchange that learner `asker` asks for by request number `asked`: its row is
+        visited."""
         return replace(self, peer=asker, asked=asked)
 
     @classmethod
@@ -245,8 +246,8 @@ class ExchangeTerms:
         return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
-        """The vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is lost, or
-        nothing is.
+        """Return the vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is
+        lost, or nothing is.
 
         Args:
             own: of this end, for a codec that the run has chosen.
@@ -259,7 +260,8 @@ class ExchangeTerms:
         return arena.vector(self.codec.memory, row) if self.codec.memory and row != centre else None
 
     def share(self, visited: float) -> float:
-        """The share of the row of the learner that asked in the two, where the row that is `visited` has that mass."""
+        """Return the share of the row of the learner that asked in the two, where the row that is `visited` has that
+        mass."""
         return shares_of((self.mass, visited) if self.asked is None else (visited, self.mass))[0]
 
     @property
@@ -270,7 +272,7 @@ class ExchangeTerms:
         return (mine, theirs) if self.asked is None else (theirs, mine)
 
     def applied(self, age: int | None = None, strategy: Any = None, share: float | None = None) -> Rule:
-        """The rule for the row that travels and the row that is visited, in this order.
+        """Return the rule for the row that travels and the row that is visited, in this order.
 
         Args:
             strategy: of the run, whose rule it may be.
@@ -289,7 +291,7 @@ class ExchangeTerms:
 
     @classmethod
     def read(cls, message: ExchangeMessage, layout: Layout, strategy: Strategy | None = None) -> Self:
-        """The terms that a message says, all of them checked; `strategy` is the run's.
+        """Return the terms that a message says, all of them checked; `strategy` is the run's.
 
         Raises:
             InvalidMessage: no client of ours says that.
@@ -372,7 +374,7 @@ def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy
 
 
 def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
-    """Names of vectors, as a message says them.
+    """Return names of vectors, as a message says them.
 
     Raises:
         InvalidMessage: they are not among those that are `known`.
@@ -383,5 +385,5 @@ def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]
 
 
 def largest(layout: Layout) -> int:
-    """Bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
+    """Return bytes that may go over a link for exchanges at once: a row, and all that a learner remembers besides."""
     return room(layout.parameters, 1 + len(layout.memory))

@@ -62,8 +62,8 @@ class RowFormat:
         return CODECS[self.wire]
 
     def fragment(self, parameters: int, turn: int) -> "Fragment":
-        """The chunks that exchange number `turn` carries. Every cycle through the row begins one fragment further on,
-        so that no fragment always meets the same neighbour."""
+        """Return the chunks that exchange number `turn` carries. Every cycle through the row begins one fragment
+        further on, so that no fragment always meets the same neighbour."""
         count = -(-parameters // CHUNK)
         parts = max(1, min(1 if self.fragments == AUTO else self.fragments, count))
         part = (turn + turn // parts) % parts
@@ -81,7 +81,7 @@ class Fragment:
 
     @classmethod
     def whole(cls, parameters: int) -> "Fragment":
-        """All of it."""
+        """Return all of it."""
         return cls(0, -(-parameters // CHUNK), parameters)
 
     @property
@@ -98,12 +98,12 @@ class Fragment:
         return int(elements.stop) - int(elements.start)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
-        """Its chunks, (C,) each, of a vector (P,)."""
+        """Return its chunks, (C,) each, of a vector (P,)."""
         return list(torch.split(vector[self.elements], CHUNK))
 
 
 def room(parameters: int, vectors: int = 1) -> int:
-    """Bytes that so many vectors (P,) take, in whatever form the first of them is."""
+    """Return bytes that so many vectors (P,) take, in whatever form the first of them is."""
     first = max(codec.bytes_of(parameters) for codec in CODECS.values())
     return first + FP32.bytes_of(parameters) * (vectors - 1)
 
@@ -117,15 +117,15 @@ class Buffer:
         self.bytes, self.view = torch.from_numpy(lying), memoryview(lying)
 
     def filled(self, size: int, codec: Codec = FP32) -> memoryview:
-        """The part that `size` elements take."""
+        """Return the part that `size` elements take."""
         return self.view[: codec.bytes_of(size)]
 
     def parts(self, size: int, codec: Codec) -> list[Tensor]:
-        """Coded chunks of `size` elements."""
+        """Return coded chunks of `size` elements."""
         return codec.parts(self.bytes, size)
 
     def vectors(self, size: int, at: int = 0) -> list[Tensor]:
-        """Chunks (C,) of `size` elements in full precision, `at` so many elements from the beginning."""
+        """Return chunks (C,) of `size` elements in full precision, `at` so many elements from the beginning."""
         lying = self.bytes[4 * at : 4 * (at + size)].view(torch.float32)
         return list(torch.split(lying, CHUNK))
 
@@ -137,14 +137,14 @@ class Scratch:
         self._chunks = torch.empty(3, CHUNK).unbind()
 
     def take(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Three of them, (size,) each."""
+        """Take three of them, (size,) each."""
         a, b, c = self._chunks
         return (a, b, c) if size == CHUNK else (a[:size], b[:size], c[:size])
 
 
 def swapped(rule: Rule) -> Rule:
-    """The same rule for an exchange whose asker's row is the one that is visited: its two rows change places, and so do
-    the vectors that both learners bring."""
+    """Return the same rule for an exchange whose asker's row is the one that is visited: its two rows change places,
+    and so do the vectors that both learners bring."""
 
     def applied(theirs: Tensor, mine: Tensor, *along: Tensor) -> None:
         each = len(along) // 2
@@ -154,7 +154,7 @@ def swapped(rule: Rule) -> Rule:
 
 
 def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tensor | None, scratch: Scratch) -> None:
-    """Under the lock: write `fragment` of the row to `hold` by `codec`, with `error` (P,) feedback if there is one."""
+    """Write, under the lock, `fragment` of the row to `hold` by `codec`, with `error` (P,) feedback if there is one."""
     if codec.exact:
         hold.bytes[: 4 * fragment.size].view(torch.float32).copy_(row.vector[fragment.elements])
         return
@@ -164,15 +164,15 @@ def encode(row: Row, fragment: Fragment, codec: Codec, hold: Buffer, error: Tens
 
 
 def encode_change(row: Row, private: Tensor, hold: Buffer) -> None:
-    """Under the lock: write the row less its `private` vector (P,) to `hold`."""
+    """Write, under the lock, the row less its `private` vector (P,) to `hold`."""
     parameters = len(private)
     for x, p, out in zip(row.parts, torch.split(private, CHUNK), hold.vectors(parameters), strict=True):
         torch.sub(x, p, out=out)
 
 
 def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scratch, rule: Rule) -> None:
-    """Under the lock, a mutation begun: the centre's half. `hold` has the change that came, and then what the rule
-    leaves of the other row; `beside` are vectors (P,)."""
+    """Apply the centre's half, under the lock, a mutation begun. `hold` has the change that came, and then what the
+    rule leaves of the other row; `beside` are vectors (P,)."""
     vectors = [torch.split(vector, CHUNK) for vector in beside]
     for number, (change, centre) in enumerate(zip(hold.vectors(len(row.vector)), row.parts, strict=True)):
         nothing, _, _ = scratch.take(len(centre))
@@ -180,7 +180,7 @@ def apply_report(row: Row, hold: Buffer, beside: Sequence[Tensor], scratch: Scra
 
 
 def take_centre(row: Row, private: Tensor, sent: Buffer, found: Buffer, untouched: bool) -> None:
-    """Under the lock, a mutation begun: the reporting row and its `private` vector (P,) become what was `found`; the
+    """Set, under the lock, a mutation begun, the reporting row and its `private` vector (P,) to what was `found`; the
     row with what it has moved since its change was `sent`."""
     parameters = len(private)
     changes, centres = sent.vectors(parameters), found.vectors(parameters)
@@ -202,8 +202,8 @@ def apply_remote(
     rule: Rule,
     private: int,
 ) -> None:
-    """Under the lock, a mutation begun: the server's half. `hold` has what came, m^ and so many private vectors, one
-    after the other; t^ takes the place of m^."""
+    """Apply the server's half, under the lock, a mutation begun. `hold` has what came, m^ and so many private vectors,
+    one after the other; t^ takes the place of m^."""
     rows = fragment.parts(row.vector)
     if codec.exact:
         vectors = [hold.vectors(fragment.size, fragment.size * (1 + number)) for number in range(private)]
@@ -223,8 +223,8 @@ def apply_remote(
 
 
 def apply_along(row: Row, along: Sequence[Tensor], hold: Buffer, rule: Rule) -> None:
-    """Under the lock, a mutation begun: the server's half, where vectors `along` (P,) of its learner take part. `hold`
-    has the other row and the same of its learner, whose places these take."""
+    """Apply the server's half, under the lock, a mutation begun, where vectors `along` (P,) of its learner take part.
+    `hold` has the other row and the same of its learner, whose places these take."""
     parameters = len(row.vector)
     came = [hold.vectors(parameters, number * parameters) for number in range(1 + len(along))]
     own = [row.parts, *(torch.split(vector, CHUNK) for vector in along)]
@@ -248,9 +248,9 @@ def apply_reply(
     untouched: bool,
     along: int = 0,
 ) -> None:
-    """Under the lock, a mutation begun: the client's half. `sent` has m^, `found` t^ and so many vectors `along` of the
-    other learner; `private` are (P,), those of this learner that went along as well. If the row is `untouched` since it
-    was sent, it takes the rule's result as it is."""
+    """Apply the client's half, under the lock, a mutation begun. `sent` has m^, `found` t^ and so many vectors `along`
+    of the other learner; `private` are (P,), those of this learner that went along as well. If the row is `untouched`
+    since it was sent, it takes the rule's result as it is."""
     vectors, rows, size = [fragment.parts(vector) for vector in private], fragment.parts(row.vector), fragment.size
     vectors += [found.vectors(size, (1 + number) * size) for number in range(along)]
     coded = zip(sent.parts(fragment.size, codec), found.parts(fragment.size, codec), strict=True)

@@ -141,21 +141,21 @@ class ExchangeServer:
             session.attend(link, hello)
 
     def living_changed(self) -> None:
-        """The arena says by now who lives."""
+        """Look at who lives by now, as the arena says."""
         with self._gate:
             sessions = list(self._sessions.values())
         for session in sessions:
             session.living_changed()
 
     def error_of(self, row: int) -> Tensor:
-        """The memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
+        """Return the memory (P,) of the run's codec for when row `row` is visited, guarded by that row's lock."""
         with self._gate:
             if row not in self._errors:
                 self._errors[row] = torch.zeros(self.client.layout.parameters)
             return self._errors[row]
 
     def traffic(self) -> dict[int, LinkTraffic]:
-        """By host that asks."""
+        """Return traffic by host that asks."""
         with self._gate:
             sessions = list(self._sessions.values())
         return LinkTraffic.summed(session.traffic for session in sessions)
@@ -197,7 +197,7 @@ class PeerSession:
         self.traffic: dict[int, LinkTraffic] = {}
 
     def attend(self, link: Link, hello: ExchangeHello) -> None:
-        """From now on to `link`; whatever was before it is over first."""
+        """Attend to `link` from now on; what was before it is over first."""
         before, self._link = self._link, link
         if before is not None:
             before.close()
@@ -275,7 +275,7 @@ class PeerSession:
             self._drop()
 
     def _forget(self) -> None:
-        """The last exchange is over for its client, whatever has become of it."""
+        """Forget the last exchange, which is over for its client."""
         self._state.take(Event.FORGET)
         self._last = _Reply()
 
@@ -284,7 +284,7 @@ class PeerSession:
         self._drop()
 
     def _room(self, size: int) -> memoryview:
-        """For the payload of a message that begins to come."""
+        """Return room for the payload of a message that begins to come."""
         if not size:
             return memoryview(b"")
         self._forget()  # a client that sends a row waits for no reply
@@ -322,7 +322,7 @@ class PeerSession:
         return replace(found, payload=()) if getattr(message, "both", False) else found
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
-        """A function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
+        """Return a function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
 
         Raises:
             InvalidMessage: none of our clients would ask for that.
@@ -354,7 +354,7 @@ class PeerSession:
         return read_gather(said, self._client.layout, give, self._server.strategy)
 
     def _checked_question(self, message: FetchMessage, gather: Gather) -> Callable[[], _Reply | None]:
-        """A learner that is at a gathering asks whether it may go on, or comes with nothing."""
+        """Return a learner that is at a gathering asks whether it may go on, or comes with nothing."""
         place = self._place
         if place is None:
             raise InvalidMessage("the centre is not here")
@@ -477,7 +477,7 @@ class PeerSession:
             self._meets = False
 
     def _come(self, row: Row, terms: ExchangeTerms, gather: Gather, number: int) -> _Reply | None:
-        """A learner comes to a gathering, and gives what it brings, if that counts."""
+        """Let a learner come to a gathering, and give what it brings, if that counts."""
         place = self._place
         assert place is not None  # the row is the centre
         counts, reply = place.admits(gather), _Reply(RowReply(number, row.version))
@@ -490,12 +490,13 @@ class PeerSession:
         return replace(reply, said=replace(reply.said, counts=counts, waits=place.arrives(gather)))
 
     def _is_awaited(self, row: Row, terms: ExchangeTerms) -> bool:
-        """If the learner of `row` has asked for this exchange: does it still wait for it, and has it not had it?"""
+        """Return True if the learner of `row` still waits for this exchange, where it has asked for it, and has not had
+        it."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.awaits(terms.asked, self._asker))
 
     def _is_wanted(self, row: Row, terms: ExchangeTerms) -> bool:
-        """The same, and from now on it has had it."""
+        """Return True if it is awaited, and note that it has been had."""
         channel = self._client.channels.get(row.rank)
         return terms.asked is None or (channel is not None and channel.visited(terms.asked, self._asker))
 
@@ -509,7 +510,7 @@ class PeerSession:
         return None if carried is None else _Reply(DoneReply(number, carried.version))
 
     def _look(self) -> None:
-        """Called while this waits for a row."""
+        """Look: called while this waits for a row."""
         if self._mine is None or self._mine.closed:
             raise _Superseded
         if time.monotonic() > self._until:
@@ -521,5 +522,5 @@ class PeerSession:
             self._link.close()
 
     def close(self) -> None:
-        """Nobody is attended to any more."""
+        """Close: no learner is attended to any more."""
         self._arena.close()

@@ -98,7 +98,7 @@ class AgreedTransport(MeanTransport, Generic[C]):
 
     @abstractmethod
     def _connect(self, terms: CommunicatorTerms) -> C:
-        """The communicator of these terms.
+        """Return the communicator of these terms.
 
         Raises:
             CommunicatorBroken, LinkError, TimeoutError, PartOver.

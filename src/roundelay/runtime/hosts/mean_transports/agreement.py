@@ -100,7 +100,7 @@ class CommunicatorAgreement:
         return True
 
     def lost(self, host: int) -> None:
-        """The link to a host is gone."""
+        """Note that the link to a host is gone."""
         with self._changed:
             self._lost.add(host)
             self._changed.notify_all()
@@ -136,7 +136,7 @@ class CommunicatorAgreement:
             heard, pause = bell.heard(), min(2 * pause, CALL_SECONDS)
 
     def _wait(self, ready: Callable[[], bool], check: Callable[[], None], what: str, seconds: float | None) -> None:
-        """Until it is `ready`, under the lock."""
+        """Wait until it is `ready`, under the lock."""
         deadline = None if seconds is None else time.monotonic() + seconds
         while not ready():
             check()
@@ -145,7 +145,7 @@ class CommunicatorAgreement:
             self._changed.wait(LISTEN_SECONDS)
 
     def agree(self, progress: MeansDone) -> CommunicatorTerms:
-        """The next communicator, with all hosts that live.
+        """Return the next communicator, with all hosts that live.
 
         Raises:
             LinkError: the first host is lost, or does without this one.
@@ -194,7 +194,7 @@ class CommunicatorAgreement:
         self._tell(terms.members, Broken(self._part.number, terms.number))
 
     def weights(self, terms: CommunicatorTerms, number: int, mine: Sequence[float]) -> list[float]:
-        """All learners' weights in mean `number`, by rank, once all members' learners have come to it.
+        """Return all learners' weights in mean `number`, by rank, once all members' learners have come to it.
 
         Raises:
             CommunicatorBroken, PartOver.
@@ -216,7 +216,7 @@ class CommunicatorAgreement:
         self._tell(terms.members, Key(self._part.number, terms.number, key, value))
 
     def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
-        """The value that a member has set, once it has.
+        """Return the value that a member has set, once it has.
 
         Raises:
             CommunicatorBroken, TimeoutError, PartOver.
@@ -227,6 +227,6 @@ class CommunicatorAgreement:
             return self._keys[where]
 
     def has_key(self, terms: CommunicatorTerms, key: str) -> bool:
-        """Has a member said it?"""
+        """Return True if a member has said it."""
         with self._changed:
             return (terms.number, key) in self._keys

@@ -45,12 +45,13 @@ class LocalMean:
     share: "LocalShare"
 
     def pieces(self, elements: int) -> list[slice]:
-        """The vector cut into pieces of so many elements, from the last to the first, as backward goes through it."""
+        """Return the vector cut into pieces of so many elements, from the last to the first, as backward goes through
+        it."""
         size = len(self.mean)
         return [slice(at, min(at + elements, size)) for at in reversed(range(0, size, elements))]
 
     def computed(self, first: int) -> bool:
-        """Are all vectors complete from element `first` on?"""
+        """Return True if all vectors are complete from element `first` on."""
         return self.share.computed(first)
 
     def add(self, part: Tensor, piece: slice, total: float, afresh: bool = False) -> None:
@@ -69,14 +70,14 @@ class LocalMean:
             add_shares_(part[at : at + CHUNK], [vector[low:high] for vector in self.vectors], shares)
 
     def alike_unless(self, weights: Sequence[float]) -> "tuple[LocalMean, float]":
-        """The mean, and the weight of all in it, given those of all hosts' learners: where all that weighs anything is
-        lost, the others weigh alike."""
+        """Return the mean, and the weight of all in it, given those of all hosts' learners: where all that weighs
+        anything is lost, the others weigh alike."""
         if any(weights):
             return self, float(sum(weights))
         return replace(self, weights=[1.0] * len(self.weights)), float(len(weights))
 
     def complete(self, total: float) -> None:
-        """The mean is in its place; `total` is the weight of all learners."""
+        """Complete the mean, which is in its place; `total` is the weight of all learners."""
         self.share.complete(self.number, total)
 
 
@@ -97,7 +98,7 @@ class LocalShare:
         self._mean = arena.vector("mean", self._here[0])
 
     def next(self, number: int) -> LocalMean:
-        """Mean `number` of the part, once all learners of this host have come to it.
+        """Return mean `number` of the part, once all learners of this host have come to it.
 
         Raises:
             PartOver.
@@ -117,8 +118,8 @@ class LocalShare:
         )
 
     def _have_come(self, number: int) -> bool:
-        """Has everybody who is waited for come to mean `number`? Who is present is noted; one who has died is, if
-        its vector is complete."""
+        """Return True if all who are waited for have come to mean `number`. Who is present is noted; one who has died
+        is, if its vector is complete."""
         sent = self._between.global_sent_seq
         if not self._goes_on:
             return bool((sent[self._here] >= number).all())
@@ -133,15 +134,15 @@ class LocalShare:
         return int(self._between.global_seq[0])
 
     def total(self, number: int) -> float:
-        """The weight of all in one of the last two means."""
+        """Return the weight of all in one of the last two means."""
         return float(self._between.total[number % 2])
 
     def last(self, elements: int) -> Tensor:
-        """The mean that is complete, (n,)."""
+        """Return the mean that is complete, (n,)."""
         return self._mean[:elements]
 
     def computed(self, first: int) -> bool:
-        """Are all vectors of the mean under way complete from element `first` on?
+        """Return True if all vectors of the mean under way are complete from element `first` on.
 
         Raises:
             MemberLost: one never will be, since its learner has died.
@@ -186,7 +187,7 @@ class MeanTransport(ABC):
         return {}
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Another host has said something over its link for mixes; False: that is not for this.
+        """Take what another host has said over its link for mixes; return False if that is not for this.
 
         Raises:
             InvalidMessage: it makes no sense here.
@@ -194,8 +195,8 @@ class MeanTransport(ABC):
         return False
 
     def lost(self, host: int) -> bool:
-        """The link for mixes to another host is gone; False: then no more means can be taken."""
+        """Note that the link for mixes to another host is gone; return False if no more means can be taken."""
         return False
 
     def close(self) -> None:  # noqa: B027 most have nothing
-        """The part of the segment is over, and nobody is in `take`."""
+        """Close: the part of the segment is over, and no learner is in `take`."""

@@ -91,7 +91,7 @@ class ChainTransport(MeanTransport):
             mean.complete(total)
 
     def _room(self, codec: Codec) -> Tensor:
-        """For one coded piece, (bytes,); none is needed where a vector goes as it is."""
+        """Return room for one coded piece, (bytes,); none is needed where a vector goes as it is."""
         return torch.empty(0 if codec.exact else codec.bytes_of(self._piece), dtype=torch.uint8)
 
     def _encode(self, sum_: Tensor, piece: slice, coded: Tensor) -> None:
@@ -108,7 +108,8 @@ class ChainTransport(MeanTransport):
             self._form.remember(x, error, out, x)
 
     def _weigh(self, mine: Sequence[float], codec: Codec) -> tuple[float, ...]:
-        """All learners' weights, by rank, given those of this host's; and all hosts hear by which codec it goes."""
+        """Return all learners' weights, by rank, given those of this host's; and all hosts hear by which codec it
+        goes."""
         before, after, part, weights = self._before, self._after, self._part, tuple(mine)
         if before is not None:
             said = part.receive(before, Weights)

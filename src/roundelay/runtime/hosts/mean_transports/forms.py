@@ -13,12 +13,12 @@ from roundelay.core.flat import CHUNK
 
 
 def as_bytes(vector: Tensor) -> Any:
-    """As it lies in memory."""
+    """Return the bytes as they lie in memory."""
     return vector.view(torch.uint8).numpy()
 
 
 def encoded(codec: Codec, vector: Tensor) -> Tensor:
-    """A vector (P,) that has been decoded before, as bytes."""
+    """Return a vector (P,) that has been decoded before, as bytes."""
     coded = torch.empty(codec.bytes_of(len(vector)), dtype=torch.uint8)
     for x, out in zip(torch.split(vector, CHUNK), codec.parts(coded, len(vector)), strict=True):
         codec.encode(x, out)

@@ -189,7 +189,7 @@ def _through(work: Work | None) -> bool:
 
 @contextmanager
 def _broken_by_errors() -> Iterator[None]:
-    """Errors of the library mean that its communicator is of no more use."""
+    """Note, for errors of the library mean, that its communicator is of no more use."""
     try:
         yield
     except RuntimeError as error:

@@ -41,7 +41,7 @@ class SealedStore(Store):
 
 
 def device_of_means(library: Library) -> torch.device:
-    """The device on which a library takes means: its first GPU, or the host's memory."""
+    """Return the device on which a library takes means: its first GPU, or the host's memory."""
     return torch.device("cuda", 0) if library == "nccl" else torch.device("cpu")
 
 

@@ -63,7 +63,7 @@ class _Chain:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """From now on it carries means, and nothing else."""
+        """Start: from now on it carries means, and nothing else."""
         for name, work in ({} if self._threads else self.transport.threads()).items():
             self._threads.append(threading.Thread(target=self._run, args=(work,), daemon=True, name=f"means {name}"))
             self._threads[-1].start()
@@ -142,7 +142,7 @@ class LivingChainTransport(AgreedTransport[_Chain]):
         return chain
 
     def _pass_on(self, communicator: _Chain, mean: LocalMean, source: int) -> None:
-        """From the source to both ends of the chain."""
+        """Pass on from the source to both ends of the chain."""
         place, number = communicator.terms.members.index(self._host), communicator.part.number
         vector = mean.share.last(communicator.terms.progress[source].elements)
         before, after = communicator.before, communicator.after

@@ -62,7 +62,7 @@ class MeansPart:
             heard = self.bell.heard()
 
     def receive(self, link: Link, kind: type[P], into: Tensor | None = None) -> P:
-        """The next message of this part, which must be of this kind; its payload goes `into` a vector.
+        """Return the next message of this part, which must be of this kind; its payload goes `into` a vector.
 
         Raises:
             PartOver, LinkError.
@@ -73,7 +73,7 @@ class MeansPart:
         return message
 
     def receive_any(self, link: Link, into: Tensor | None = None) -> OfPart:
-        """The next message of this part. Whatever is left of an earlier one is passed over.
+        """Return the next message of this part. Whatever is left of an earlier one is passed over.
 
         Raises:
             PartOver, LinkError.

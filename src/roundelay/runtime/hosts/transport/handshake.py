@@ -56,7 +56,7 @@ class Keys:
     said: bytes
 
     def sealers(self, stage: str, facts: Sequence[bytes] = ()) -> tuple[Sealer, Sealer]:
-        """For what this end sends, and for what it receives.
+        """Return sealers for what this end sends, and for what it receives.
 
         Args:
             stage: of the conversation; each has keys of its own.
@@ -74,7 +74,7 @@ class Keys:
 
 
 def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """The part of the connector.
+    """Return the part of the connector.
 
     Raises:
         Refused.
@@ -98,7 +98,7 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
 
 
 def admit(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """The part of the listener.
+    """Return the part of the listener.
 
     Raises:
         Refused.

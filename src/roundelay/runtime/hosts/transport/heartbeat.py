@@ -53,7 +53,7 @@ class MonitoredLink:
         self.link.say(message, payload)
 
     def beat(self) -> None:
-        """From now on the other end hears that this one lives."""
+        """Let the other end hear from now on that this one lives."""
         self._start(self._beat)
 
     def listen(self, dialect: Dialect, handle: Handle, gone: Gone) -> None:
@@ -92,7 +92,7 @@ class MonitoredLink:
             gone(reason)
 
     def close(self) -> None:
-        """Nothing more is said or heard. Safe to call twice, and from any thread."""
+        """Close: nothing more is said or heard. Safe to call twice, and from any thread."""
         self._closed.set()
         self.link.close()
         for thread in self._threads:
@@ -119,7 +119,7 @@ class Router:
         self._thread.start()
 
     def give(self, role: str, take: Callable[[Link], None]) -> None:
-        """From now on, and those that have come already."""
+        """Give those that come from now on, and those that have come already."""
         with self._lock:
             self._takers[role] = take
             mine = [link for _, wanted, link in self._early if wanted == role]
@@ -159,7 +159,7 @@ class Router:
             link.blame(f"came for {role!r}, which nobody here has attended to for {self._patience:g} s")
 
     def close(self) -> None:
-        """Nobody can come any more."""
+        """Close: no link can come any more."""
         self.listener.close()
         self._thread.join()
         for _, _, link in self._early:

@@ -20,7 +20,7 @@ MOST_UNADMITTED = 64
 closed: a crowd from one address keeps nobody else out."""
 
 
-class Doorway(Protocol):
+class Acceptor(Protocol):
     """Place at which connections of other hosts come: a socket of this host, or a relay (relay.py)."""
 
     @property
@@ -36,7 +36,7 @@ class Doorway(Protocol):
 
 @final
 class ListeningSocket:
-    """A doorway at an address of this host.
+    """An acceptor at an address of this host.
 
     Raises:
         OSError: the address is not ours, or taken.
@@ -67,7 +67,7 @@ class Listener:
     """Accepts connections of other hosts.
 
     Args:
-        at: an address of this host, and a port, of which 0 takes any; or another doorway.
+        at: an address of this host, and a port, of which 0 takes any; or another acceptor.
         secret: of the run.
         hello: what this end says of itself to those who have proved themselves.
         patience: how long the other end of a link may stand still in the middle of a frame.
@@ -78,31 +78,31 @@ class Listener:
 
     def __init__(
         self,
-        at: Address | Doorway,
+        at: Address | Acceptor,
         secret: bytes,
         hello: dict[str, Any] | None = None,
         patience: float = 10.0,
         handshake_seconds: float = HANDSHAKE_SECONDS,
         options: LinkOptions = USUAL_LINKS,
     ) -> None:
-        self.door: Doorway = ListeningSocket(at) if isinstance(at, tuple) else at
+        self.acceptor: Acceptor = ListeningSocket(at) if isinstance(at, tuple) else at
         self.rejected = options.rejected or RejectedConnections()
         self._secret, self.hello, self._patience = secret, hello or {}, patience
         self._handshake_seconds, self._largest, self._encrypts = handshake_seconds, options.largest, options.encrypts
         self._gate, self._closed = threading.Lock(), False
         self._unadmitted: dict[Link, threading.Thread] = {}
         self._admitted: SimpleQueue[Link | None] = SimpleQueue()  # None: closed
-        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.door.address[1]}")
+        self._thread = threading.Thread(target=self._open, daemon=True, name=f"listener {self.acceptor.address[1]}")
         self._thread.start()
 
     def say(self, **facts: Any) -> None:
-        """From now on this end says so, too, of itself."""
+        """Say from now on, for this end, too, that it lives."""
         self.hello = {**self.hello, **facts}
 
     @property
     def address(self) -> Address:
         """Of this end, for the others."""
-        return self.door.address
+        return self.acceptor.address
 
     @property
     def closed(self) -> bool:
@@ -110,8 +110,8 @@ class Listener:
         return self._closed
 
     def accept(self, timeout: float | None) -> Link | None:
-        """The next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or when this
-        is closed meanwhile."""
+        """Return the next who has proved itself; None if there is none within `timeout` seconds (None: no bound), or
+        when this is closed meanwhile."""
         try:
             link = self._admitted.get(timeout=timeout)
         except Empty:
@@ -123,7 +123,7 @@ class Listener:
     def _open(self) -> None:
         while True:
             try:
-                socket_ = self.door.accept()
+                socket_ = self.acceptor.accept()
             except OSError:
                 if self._closed:
                     return
@@ -167,11 +167,11 @@ class Listener:
                 self._admitted.put(link)
 
     def close(self) -> None:
-        """Nobody can connect any more; links that were accepted stay. Safe to call twice."""
+        """Close: no host can connect any more; links that were accepted stay. Safe to call twice."""
         with self._gate:
             self._closed = True
             waiting = dict(self._unadmitted)
-        self.door.close()
+        self.acceptor.close()
         self._thread.join()
         for visitor, thread in waiting.items():
             visitor.close()

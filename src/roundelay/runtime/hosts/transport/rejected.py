@@ -25,7 +25,7 @@ class RejectedConnections:
         return self.strangers + self.malformed + self.tampered
 
     def count(self, kind: Literal["strangers", "malformed", "tampered"], reason: str) -> None:
-        """One more."""
+        """Count one more."""
         with self.lock:
             setattr(self, kind, getattr(self, kind) + 1)
             self.reasons.append(reason)

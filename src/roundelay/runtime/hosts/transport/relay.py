@@ -33,7 +33,7 @@ from roundelay.runtime.hosts.transport.wire import (
 )
 from roundelay.runtime.messages import Dialect, Message
 
-LOOK_SECONDS = 1.0
+SEEK_SECONDS = 1.0
 """For which a relay is looked for at a time."""
 PIECE_BYTES = 1 << 18
 """Passed on at a time."""
@@ -163,7 +163,7 @@ def _send(target: socket.socket, data: memoryview) -> None:
 
 @final
 class BehindRelay:
-    """The doorway of a host behind a relay: what a listening socket is to others (`Listener`).
+    """The acceptor of a host behind a relay: what a listening socket is to others (`Listener`).
 
     Args:
         relay: its address.
@@ -206,7 +206,7 @@ class BehindRelay:
         """
         if self._link is not None:
             self._link.close()
-        self._link = MonitoredLink(self._connect({"name": self._name}, LOOK_SECONDS), self._patience)
+        self._link = MonitoredLink(self._connect({"name": self._name}, SEEK_SECONDS), self._patience)
         self._link.beat()
         self._link.listen(Dialect(Visit), self._hear, lambda _: self._visits.put(None))
 

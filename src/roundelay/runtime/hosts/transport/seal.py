@@ -30,8 +30,8 @@ class Forged(Exception):
 
 
 def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
-    """A key of KEY_BYTES for what `label` names, from a shared secret and a salt that was never used before (HKDF with
-    SHA-256, RFC 5869)."""
+    """Return a key of KEY_BYTES for what `label` names, from a shared secret and a salt that was never used before
+    (HKDF with SHA-256, RFC 5869)."""
     key: bytes = _hkdf.HKDF(algorithm=_hashes.SHA256(), length=KEY_BYTES, salt=salt, info=label).derive(secret)
     return key
 
@@ -59,8 +59,8 @@ class Sealer:
         return self._number.to_bytes(_NONCE_BYTES, "big")
 
     def seal(self, data: memoryview, room: memoryview) -> memoryview:
-        """The next record, of `data`: the part of `room` that it fills, which needs TAG_BYTES more than `data`. What is
-        sealed is what `data` was at one moment, whoever writes it meanwhile."""
+        """Return the next record, of `data`: the part of `room` that it fills, which needs TAG_BYTES more than `data`.
+        What is sealed is what `data` was at one moment, whoever writes it meanwhile."""
         size, nonce = len(data), self._nonce()
         filled = room[: size + TAG_BYTES]
         if self.encrypts:
@@ -71,7 +71,7 @@ class Sealer:
         return filled
 
     def open(self, record: memoryview, room: memoryview) -> memoryview:
-        """The data of the next record, which is in `room` or in `record`, until either is used again.
+        """Return the data of the next record, which is in `room` or in `record`, until either is used again.
 
         Raises:
             Forged: it is not what was sent as the next.
@@ -88,7 +88,7 @@ class Sealer:
         return room[:size]
 
     def verify(self, data: memoryview, tag: memoryview) -> None:
-        """The next record has this data and this tag, where records are not encrypted.
+        """Verify that the next record has this data and this tag, where records are not encrypted.
 
         Raises:
             Forged: it is not what was sent as the next.
@@ -129,6 +129,6 @@ def cut(views: Sequence[memoryview]) -> Iterator[memoryview]:
 
 
 def sizes(size: int) -> Iterator[int]:
-    """Of the data of the records that `size` bytes are cut into."""
+    """Yield sizes of the data of the records that `size` bytes are cut into."""
     for at in range(0, size, RECORD_BYTES):
         yield min(RECORD_BYTES, size - at)

@@ -173,7 +173,7 @@ class Stream:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Meanwhile the socket is not given back to the kernel.
+        """Keep the socket from being given back to the kernel, until the end of the `with`.
 
         Raises:
             LinkClosed: it is closed.
@@ -222,7 +222,7 @@ class Stream:
 
 
 def _tune(socket_: socket.socket, patience: float) -> None:
-    """Small messages go at once; the kernel notices by itself when the other host is gone."""
+    """Set the socket: small messages go at once; the kernel notices by itself when the other host is gone."""
     socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe = max(1, int(patience / 4))
@@ -241,7 +241,7 @@ def _tune(socket_: socket.socket, patience: float) -> None:
 
 
 def _round_trip(socket_: socket.socket) -> float:
-    """Seconds, as TCP has measured when the connection was made."""
+    """Return the seconds that TCP has measured when the connection was made."""
     (microseconds,) = struct.unpack_from("I", socket_.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 72), 68)
     return float(microseconds) / 1e6
 

@@ -21,7 +21,7 @@ class TrafficCounters:
         self._before: dict[int, tuple[int, int, float]] = {}
 
     def bytes(self) -> dict[int, tuple[int, int]]:
-        """Bytes sent and received so far, over links there are now, by the host at the other end."""
+        """Return bytes sent and received so far, over links there are now, by the host at the other end."""
         return {peer: (sent, received) for peer, (sent, received, _) in self._totals().items()}
 
     def _totals(self) -> dict[int, tuple[int, int, float]]:
@@ -32,7 +32,7 @@ class TrafficCounters:
         return now
 
     def since(self) -> tuple[Traffic, ...]:
-        """By the host at the other end, since this was asked last."""
+        """Return bytes, by the host at the other end, since this was asked last."""
         now, found = self._totals(), []
         for peer, values in sorted(now.items()):
             before = self._before.get(peer, (0, 0, 0.0))

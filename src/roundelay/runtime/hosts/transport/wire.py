@@ -125,8 +125,8 @@ class Link(Stream):
         within: float | None = None,
         expected: Mapping[str, Any] | None = None,
     ) -> Self:
-        """A link to whoever listens at `address`, tried again and again for `within` seconds: also when the other end
-        is there and closes the connection before both have proved themselves, as it does in a crowd.
+        """Return a link to whoever listens at `address`, tried again and again for `within` seconds: also when the
+        other end is there and closes the connection before both have proved themselves, as it does in a crowd.
 
         Args:
             address: NAME@ADDRESS and a port: that of the relay at which a host has this name (relay.py).
@@ -204,7 +204,7 @@ class Link(Stream):
     def _introduce(
         self, secret: bytes, hello: dict[str, Any], encrypts: bool, expected: Mapping[str, Any], deadline: float
     ) -> None:
-        """The part of the side that connects."""
+        """Introduce this end, as the side that connects."""
         self._exchange_hellos(hello, self._agree(handshake.introduce, secret, encrypts, deadline), deadline)
         wrong = [f"{name} {self.hello.get(name)!r}" for name in expected if self.hello.get(name) != expected[name]]
         if wrong:
@@ -212,7 +212,7 @@ class Link(Stream):
             raise UnknownPeer(f"{self.peer} is not {wanted}: it says {', '.join(wrong)}")
 
     def admit(self, secret: bytes, hello: dict[str, Any], encrypts: bool, deadline: float) -> None:
-        """The part of the side that listens."""
+        """Admit the other end, as the side that listens."""
         self._exchange_hellos(hello, self._agree(handshake.admit, secret, encrypts, deadline), deadline)
 
     def _agree(
@@ -248,7 +248,7 @@ class Link(Stream):
         return bytes(data)
 
     def blame(self, what: str) -> BadFrame:
-        """The other end has said what makes no sense: count it, close the link. The error to raise, where one is."""
+        """Count what the other end has said as senseless, and close the link. The error to raise, where one is."""
         reason = f"{self.peer} {what}"
         self._rejected.count("malformed", reason)
         self.close()
@@ -292,7 +292,7 @@ class Link(Stream):
                 raise
 
     def _send_records(self, *parts: Sequence[memoryview]) -> None:
-        """Each part begins a record. What is small goes in one piece."""
+        """Send records; each part begins one. What is small goes in one piece."""
         filled, rooms = 0, _ROOMS
         for data in (data for views in parts for data in cut(views)):
             needed = len(data) + TAG_BYTES
@@ -374,7 +374,7 @@ class Link(Stream):
             at += part
 
     def _records(self, size: int) -> Iterator[memoryview]:
-        """The data of the next records, `size` bytes together; each good until the next is asked for.
+        """Yield the data of the next records, `size` bytes together; each good until the next is asked for.
 
         Raises:
             Forged.
@@ -385,14 +385,14 @@ class Link(Stream):
             yield self._in.open(record, _ROOMS.opened)
 
     def _room_for(self, part: int) -> memoryview:
-        """Room for a record of so many bytes of data, as it comes."""
+        """Return room for a record of so many bytes of data, as it comes."""
         if part + TAG_BYTES > len(_ROOMS.sealed):
             _ROOMS.sealed, _ROOMS.opened = _room(part + TAG_BYTES), _room(part)
         return _ROOMS.sealed[: part + TAG_BYTES]
 
 
 def _room(size: int) -> memoryview:
-    """For small records, or for any."""
+    """Return room for small records, or for any."""
     return memoryview(bytearray(SMALL_BYTES if size <= SMALL_BYTES else RECORD_BYTES + 64 * TAG_BYTES))
 
 

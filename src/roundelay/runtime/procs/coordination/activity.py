@@ -23,7 +23,7 @@ Numbers = tuple[Integer, ...]
 
 
 def number_of(effect: Effect[Any]) -> tuple[int, int]:
-    """An effect as two numbers: which it is, and the peer it is about, or -1."""
+    """Return an effect as two numbers: which it is, and the peer it is about, or -1."""
     if isinstance(effect, Begin):
         effect = effect.effect
     return _NUMBERS.get(type(effect), 0), getattr(effect, "peer", -1)
@@ -64,20 +64,20 @@ class ReportedActivity:
     came: int
 
     def of(self, at: int) -> tuple[int, int, int, int, int, int]:
-        """Of its learner number `at`: effect, peer, since when, round, version, means."""
+        """Return, of its learner number `at`: effect, peer, since when, round, version, means."""
         found = self.found
         effect, peer, passed = (numbers[at] for numbers in found.doing)
         return effect, peer, self.came - passed, found.round[at], found.versions[at], found.published[at]
 
 
 def milliseconds() -> int:
-    """Of this host's clock."""
+    """Return milliseconds of this host's clock."""
     return int(time.monotonic() * 1000)
 
 
 def table(arena: Arena, hosts: Sequence[tuple[Sequence[int], ReportedActivity | None]]) -> str:
-    """A line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its means.
-    `hosts`: the ranks of each, and what it has said last."""
+    """Return a line a learner: rank, host, whether it lives, effect, for how long, its round, its row's version, its
+    means. `hosts`: the ranks of each, and what it has said last."""
     lines = ["rank  host  alive  seconds  round  version  means  effect"]
     now = milliseconds()
     for host, (ranks, last) in enumerate(hosts):

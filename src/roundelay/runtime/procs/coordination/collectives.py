@@ -86,7 +86,7 @@ class Collectives:
         )
 
     def clear(self) -> None:
-        """Nobody meets there any more."""
+        """Clear the place: no learner meets there any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -110,7 +110,7 @@ class DeviceMeans(Means):
         self._under_way: list[Work | None] = []
 
     def leave(self) -> None:
-        """All do, after the last mean."""
+        """Leave, as all do, after the last mean."""
         distributed.destroy_process_group()
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
@@ -118,7 +118,7 @@ class DeviceMeans(Means):
         super().publish_gradient(weight, group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None]:
-        """Of any gradient: the mean lies where nobody computes one."""
+        """Announce any gradient: the mean lies where no learner computes one."""
         self._laid = len(self._own)
         self.publish_gradient(weight, group)
         return self._lay
@@ -171,7 +171,7 @@ class DeviceMeans(Means):
             work.wait()
 
     def look(self, _: int) -> None:
-        """`advance`, while a gradient is computed that has nothing to do with the mean under way."""
+        """Look as `advance` does, while a gradient is computed that has nothing to do with the mean under way."""
         self.advance()
 
     def collect(self, group: Sequence[int]) -> Tensor:
@@ -226,12 +226,12 @@ class NodeMeans(DeviceMeans):
         self._part = 0
 
     def begin_part(self, number: int) -> None:
-        """The nodes of part `number`, which no other part has, are others."""
+        """Begin part `number`, which no other part has, whose nodes are others."""
         self.leave()
         self._part = number
 
     def leave(self) -> None:
-        """No more means with these members."""
+        """Leave: no more means with these members."""
         held, self._group, idle = [self._group], None, not self._open
         self._under_way, self._open = [], False
         if idle:

@@ -18,21 +18,22 @@ from roundelay.runtime.procs.memory.device_rows import DeviceRows
 
 
 def device_of(place: int, device: torch.device) -> torch.device:
-    """The device of the learner at `place` among those of its host: GPUs are dealt out in turn; with fewer of them than
-    learners, some share one."""
+    """Return the device of the learner at `place` among those of its host: GPUs are dealt out in turn; with fewer of
+    them than learners, some share one."""
     if device == torch.device("cuda"):  # any
         return torch.device("cuda", place % torch.cuda.device_count())
     return device
 
 
 def reach_each_other(devices: Iterable[torch.device]) -> bool:
-    """Can each of these read and write each other's memory?"""
+    """Return True if each of these can read and write each other's memory."""
     numbers = {device.index for device in devices if device.type == "cuda"}
     return all(torch.cuda.can_device_access_peer(one, other) for one, other in permutations(numbers, 2))
 
 
 def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceRows | None:
-    """Rows in the memory of devices, if others write a learner's row and these devices can reach each other's memory.
+    """Return rows in the memory of devices, if others write a learner's row and these devices can reach each other's
+    memory.
 
     Args:
         device: that learners compute on.
@@ -57,14 +58,15 @@ def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | Non
 
 
 def visible() -> dict[str, str]:
-    """Variables that give numbers of devices their meaning: processes that share devices must agree on them."""
+    """Return variables that give numbers of devices their meaning: processes that share devices must agree on them."""
     return {name: os.environ[name] for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER") if name in os.environ}
 
 
 def means_between_devices(
     cluster: Cluster, device: torch.device | None, wanted: MeansLibrary, recorded: bool, rows_there: bool = False
 ) -> Collectives | None:
-    """By which library learners take means, if not in the arena: of all, under a synchronous strategy, or of each node.
+    """Return the library by which learners take means, if not in the arena: of all, under a synchronous strategy, or of
+    each node.
 
     Args:
         device: that learners compute on.

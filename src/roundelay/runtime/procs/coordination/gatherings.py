@@ -25,24 +25,24 @@ class Attendee:
         self._arena, self._rank, self._rules = arena, rank, Gatherings(arena.gatherings)
 
     def begin(self, opens: bool = False) -> None:
-        """The learner begins at the model of the last gathering. It `opens` one, where there is no parent to do so."""
+        """Begin at the model of the last gathering. It `opens` one, where there is no parent to do so."""
         with self._arena.queue_lock:
             self._rules.join(self._rank, time.monotonic())
             if opens:
                 self._arena.gatherings.opened_at[0] = time.monotonic()
 
     def admits(self, effect: Gather) -> bool:
-        """Does what it comes with count?"""
+        """Return True if its contribution counts."""
         with self._arena.queue_lock:
             return self._rules.admits(self._rank, effect)
 
     def arrives(self, effect: Gather) -> bool:
-        """It has given; must it wait?"""
+        """Note that it has given; return True if it must wait."""
         with self._arena.queue_lock:
             return self._rules.arrive(self._rank, effect.last, time.monotonic())
 
     def next(self, effect: Gather) -> Next:
-        """It waits still, is to close the gathering, or goes on."""
+        """Return the next: it waits still, is to close the gathering, or goes on."""
         with self._arena.queue_lock:
             now = time.monotonic()
             if self._rules.take_release(self._rank, now):
@@ -51,18 +51,18 @@ class Attendee:
             return Next.CLOSE if closes else Next.WAIT
 
     def give_up_closing(self) -> None:
-        """It was to close a gathering, and something has come between."""
+        """Note that it was to close a gathering, and something has come between."""
         with self._arena.queue_lock:
             self._rules.give_up_closing(self._rank)
 
     def closed(self) -> None:
-        """The gathering that it was to close is closed, and it goes on."""
+        """Note that the gathering that it was to close is closed; it goes on."""
         with self._arena.queue_lock:
             self._rules.close(self._taking_part(), time.monotonic())
             self._rules.take_release(self._rank, time.monotonic())
 
     def absent(self) -> list[int]:
-        """Ranks that live and have not come."""
+        """Return ranks that live and have not come."""
         return [rank for rank in self._taking_part() if not self._arena.gatherings.came[rank]]
 
     def _taking_part(self) -> list[int]:

@@ -99,7 +99,7 @@ class Means:
         """The sum of the weights in the last mean of a group."""
 
     def begin_segment(self) -> None:
-        """The parent has set all counts to 0."""
+        """Begin a segment, whose counts the parent has set to 0."""
         self._readers = [(), ()]
 
     def publish_gradient(self, weight: float, group: Sequence[int]) -> None:
@@ -108,9 +108,9 @@ class Means:
         self._announce(0, weight, (), group)
 
     def announce_gradient(self, weight: float, group: Sequence[int], at: Tensor) -> Callable[[int], None] | None:
-        """The same for a gradient that is still to be computed at the point `at` (P,). The reply is to be told from
-        which element on it is complete, now and then, and 0 in the end. None: that is too early, publish it when it is
-        there; all of the group are on this host, or the result would overwrite `at`."""
+        """Announce a gradient that is still to be computed at the point `at` (P,). The reply is to be told from which
+        element on it is complete, now and then, and 0 in the end. None: that is too early, publish it when it is there;
+        all of the group are on this host, or the result would overwrite `at`."""
         if self._far.isdisjoint(group) or at.data_ptr() == self._mean_of_all(group).data_ptr():
             return None
         self._gathers, self._elements = False, self._arena.layout.parameters
@@ -177,7 +177,7 @@ class Means:
         self._bell.ring()
 
     def collect(self, group: Sequence[int]) -> Tensor:
-        """A vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
+        """Return a vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
 
         Raises:
             MemberLost: somebody in the group died.
@@ -210,11 +210,11 @@ class Means:
         return mean
 
     def _present(self, ranks: Sequence[int], number: int) -> Sequence[int]:
-        """Those of `ranks` who have sent for a mean for which nobody waits any longer."""
+        """Return those of `ranks` who have sent for a mean for which nobody waits any longer."""
         return [rank for rank in ranks if self._sent[rank] >= number] if self._goes_on else ranks
 
     def _collect_everybody(self, group: Sequence[int]) -> Tensor:
-        """The same for a group with members on other hosts."""
+        """Collect the same for a group with members on other hosts."""
         complete, number = self._between_hosts.global_seq, int(self._between_hosts.global_sent_seq[self._rank])
 
         def ready() -> bool:
@@ -232,11 +232,11 @@ class Means:
         return self._mean_of_all(group)
 
     def _mean_of_all(self, group: Sequence[int]) -> Tensor:
-        """The vector (P,) that holds the mean of a group with members on other hosts."""
+        """Return the vector (P,) that holds the mean of a group with members on other hosts."""
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        """The mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
+        """Return the mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
 
         Raises:
             MemberLost, TimeoutError: as for `collect`.
@@ -269,9 +269,9 @@ class Means:
         number: int,
         instead: Callable[[int], None] | None = None,
     ) -> None:
-        """Until all of `group` have come to `number` in `table`, whose numbers say what was `stage`. Where learners go
-        on without the dead, nobody waits for these; what one has left undone the lowest that lives does `instead`, and
-        the others wait for that."""
+        """Wait until all of `group` have come to `number` in `table`, whose numbers say what was `stage`. Where
+        learners go on without the dead, nobody waits for these; what one has left undone the lowest that lives does
+        `instead`, and the others wait for that."""
         missing = [r for r in group if table[r] < number]
 
         def come() -> bool:
@@ -290,7 +290,7 @@ class Means:
             self._patience.until(come, what, self._pauses, lambda: missing, self._bell)
 
     def _do_without(self, rank: int, group: Sequence[int], instead: Callable[[int], None] | None) -> None:
-        """A member that others wait for has died.
+        """Go on without a member that others wait for and that has died.
 
         Raises:
             MemberLost: nobody goes on without it.

@@ -96,13 +96,13 @@ class PeerRequest(ExchangeFacts):
 
 
 def is_here(arena: Arena, row: int, here: Sequence[int]) -> bool:
-    """Does `row` belong to the host whose learners are `here`? The centre is with the first host, or with the one that
-    leads a session in its place."""
+    """Return True if `row` belongs to the host whose learners are `here`. The centre is with the first host, or with
+    the one that leads a session in its place."""
     return (int(arena.requests.centre[0]) if row == arena.layout.learners else row) in here
 
 
 def read_request(arena: Arena, rank: int) -> PeerRequest:
-    """The request of learner `rank`."""
+    """Return the request of learner `rank`."""
     return read(PeerRequest, json.loads(_text(arena, rank).tobytes().rstrip(b"\0")))
 
 
@@ -136,7 +136,7 @@ class Outbox:
         self._send(PeerRequest())  # whatever a learner that had this place before has asked for comes to nothing
 
     def takes(self, row: int) -> bool:
-        """Is `row` one of another host? A centre that is lost is waited for, until it is made again.
+        """Return True if `row` is one of another host. A centre that is lost is waited for, until it is made again.
 
         Raises:
             TimeoutError: it is not.
@@ -146,7 +146,7 @@ class Outbox:
         return not is_here(self._arena, row, self._here)
 
     def moved(self, row: int) -> bool:
-        """Is `row` a centre that was on another host when the last request was made?"""
+        """Return True if `row` is a centre that was on another host when the last request was made."""
         return bool(row == self._arena.layout.learners and self._centre[0] != self._asked_at)
 
     def ask(self, effect: Reach | Gather) -> None:
@@ -233,7 +233,7 @@ class Outbox:
         return bool(self._done[self._rank] == self._asked[self._rank])
 
     def wait(self, peer: int) -> int | None:
-        """The answer to the last request: the version of row `peer`, or LEFT_OUT, or None: nobody is there.
+        """Return the answer to the last request: the version of row `peer`, or LEFT_OUT, or None: nobody is there.
 
         Raises:
             TimeoutError: the client does not reply.

@@ -24,7 +24,8 @@ ELSEWHERE = 1 << 62
 
 
 def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """The next minibatch, claimed by `rank`; None at the end of the segment; NONE_YET where the host waits for more."""
+    """Return the next minibatch, claimed by `rank`; None at the end of the segment; NONE_YET where the host waits for
+    more."""
     with arena.queue_lock:
         if _short(arena, 1):
             return NONE_YET
@@ -32,7 +33,7 @@ def draw(arena: Arena, rank: int, plan: EpochPlan) -> Minibatch | None:
 
 
 def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan) -> Minibatch | None:
-    """`draw` for a member of a group: whoever comes first draws for all, and the others find theirs `assigned`.
+    """Return `draw` for a member of a group: whoever comes first draws for all, and the others find theirs `assigned`.
 
     Members never are two draws apart, since they do something together between any two.
     """
@@ -56,14 +57,14 @@ def draw_together(arena: Arena, rank: int, group: Sequence[int], plan: EpochPlan
 
 
 def _short(arena: Arena, needed: int) -> bool:
-    """Under the lock: are there fewer than `needed` minibatches, but more to come?"""
+    """Return True if there are fewer than `needed` minibatches, but more to come; under the lock."""
     if not arena.queue.more[0]:
         return False
     return int(arena.queue.returned[0]) + prefetched(arena) < needed
 
 
 def prefetched(arena: Arena) -> int:
-    """Minibatches put in and not drawn yet."""
+    """Return minibatches put in and not drawn yet."""
     prefetch = arena.queue.prefetch
     return int(prefetch[1] - prefetch[0])
 
@@ -79,14 +80,14 @@ def put(arena: Arena, indices: Sequence[int], more: bool) -> None:
 
 
 def open_prefetch(arena: Arena) -> None:
-    """At the beginning of a segment on a host among several: everything is prefetched."""
+    """Open the queue at the beginning of a segment on a host among several: everything is prefetched."""
     queue = arena.queue
     queue.prefetch[:2] = 0
     queue.next_index[0], queue.more[0] = ELSEWHERE, 1
 
 
 def untrained(arena: Arena, ranks: Sequence[int]) -> list[int]:
-    """Under the lock: what is prefetched, was put back, or is with one of `ranks`."""
+    """Return what is prefetched, was put back, or is with one of `ranks`; under the lock."""
     queue, prefetch, returned = arena.queue, arena.queue.prefetch, arena.queue.returned
     found = [int(prefetch[2 + number % PREFETCH]) for number in range(int(prefetch[0]), int(prefetch[1]))]
     found += [int(index) for index in returned[1 : 1 + returned[0]]]
@@ -103,7 +104,7 @@ def clear_prefetch(arena: Arena) -> None:
 
 
 def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minibatch | None:
-    """Under the lock: note the next minibatch for `rank` in the table `note`, then take it out."""
+    """Note the next minibatch for `rank` in the table `note`, then take it out; under the lock."""
     following, returned, prefetch = queue.next_index, queue.returned, queue.prefetch
     if returned[0]:  # what a dead learner left undone comes first
         batch = plan.piece(int(returned[returned[0]]))
@@ -125,7 +126,7 @@ def _take(queue: WorkQueue, note: Integers, rank: int, plan: EpochPlan) -> Minib
 
 
 def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
-    """The minibatch `rank` has claimed is trained: count it, and let go of it."""
+    """Count the minibatch `rank` has claimed, which is trained, and let go of it."""
     counts, totals = arena.counts, arena.queue.totals
     totals[0, rank] = counts.frames[rank] + statistics.frames
     totals[1, rank] = counts.correct[rank] + statistics.correct
@@ -135,8 +136,8 @@ def settle(arena: Arena, rank: int, statistics: Statistics) -> None:
 
 
 def _enter(arena: Arena, rank: int) -> None:
-    """Published, the first and the last: whoever reads counts without a lock (hosts/control/leases.py) sees none that
-    is new while the claim is still an old one."""
+    """Enter a claim, published first and last: a reader that counts without a lock (hosts/control/leases.py) sees none
+    that is new while the claim is still an old one."""
     counts, totals = arena.counts, arena.queue.totals
     publish(counts.frames, rank, totals[0, rank])
     counts.correct[rank], counts.loss[rank] = totals[1:, rank]

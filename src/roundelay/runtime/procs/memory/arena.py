@@ -98,7 +98,7 @@ class Layout:
         return Sizes(self.learners, self.centre, self.scalars + self.weighed, self.tensors, others)
 
     def tables(self) -> Iterator[tuple[type[View], str, Table]]:
-        """The small tables in front of the vectors, in their order: owner, name within it, shape and type."""
+        """Yield the small tables in front of the vectors, in their order: owner, name within it, shape and type."""
         for view in (*VIEWS, *self.views):
             for name, table in view.tables(self.sizes).items():
                 yield view, name, table
@@ -135,7 +135,7 @@ def _table_bytes(table: Table) -> int:
 
 
 def create_file(layout: Layout) -> int:
-    """A descriptor of a new, empty arena file.
+    """Return a descriptor of a new, empty arena file.
 
     Raises:
         UserError: there is not enough memory for the rows.
@@ -156,7 +156,7 @@ def create_file(layout: Layout) -> int:
 
 
 def check_file(descriptor: int, layout: Layout) -> None:
-    """Before anything is written to it: is this an arena file of this layout?
+    """Check, before anything is written to it, that this is an arena file of this layout.
 
     Raises:
         UserError: it is a file by some name, another user's, of another size, or one whose size may change; says which.
@@ -258,7 +258,7 @@ class Arena:
         return Arena(descriptor, self.layout, patience, self.on_devices, self._memory)
 
     def view(self, kind: type[V]) -> V:
-        """The view of this kind: one of every arena, or one that the layout names."""
+        """Return the view of this kind: one of every arena, or one that the layout names."""
         found = self._memory.views[kind]
         assert isinstance(found, kind)
         return found
@@ -270,12 +270,12 @@ class Arena:
         return self._memory.vector(self.layout.vectors.index(name) * self.layout.learners + rank)
 
     def rows(self) -> list[Row]:
-        """All rows: the learners' by rank, then the centre, if there is one."""
+        """Return all rows: the learners' by rank, then the centre, if there is one."""
         return [self.row(rank) for rank in range(self.layout.rows)]
 
     def row(self, rank: int, vector: Tensor | None = None) -> Row:
-        """Row `rank`, or the centre behind those of the learners, with the version, the lock and the lease that are
-        here. Its parameters are in `vector` (P,), or where the arena has them."""
+        """Return row `rank`, or the centre behind those of the learners, with the version, the lock and the lease that
+        are here. Its parameters are in `vector` (P,), or where the arena has them."""
         layout, tables = self.layout, self.row_versions
         if rank == layout.learners:
             return self._centre()
@@ -306,12 +306,12 @@ class Arena:
         return DeviceLock(lock, there.devices) if there is not None and there.shared else lock
 
     def shares(self, ranks: Sequence[int]) -> list[float] | None:
-        """Shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not
+        """Return shares of the rows of `ranks` in their mean, by their masses as they are just now; None: rows are not
         weighed. Of learners elsewhere they are as this host heard last."""
         return shares_of(self.optimizer.scalars[list(ranks), -1].tolist()) if self.layout.weighed else None
 
     def shown(self, rank: int) -> Tensor:
-        """Bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
+        """Return bytes that learner `rank` shows the others, (shown_bytes,) uint8, in shared memory."""
         size = self.layout.shown_bytes
         if not size:
             return torch.empty(0, dtype=torch.uint8)
@@ -319,7 +319,7 @@ class Arena:
         return self._memory.bytes(offset, size)
 
     def stacked(self, name: str, ranks: Sequence[int]) -> Tensor:
-        """The vectors `name` of `ranks`, copied, (len(ranks), P)."""
+        """Return the vectors `name` of `ranks`, copied, (len(ranks), P)."""
         return torch.stack([self.vector(name, rank).cpu() for rank in ranks])
 
     def close(self) -> None:

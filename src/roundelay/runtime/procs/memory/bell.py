@@ -50,11 +50,11 @@ class Bell:
             self._call(self._number, self._word, _WAKE, _ALL, None)
 
     def heard(self) -> int:
-        """Rings so far, for `wait`; read before one looks whether there is anything to wait for."""
+        """Return the rings so far, for `wait`; read before one looks whether there is anything to wait for."""
         return 0 if self._rings is None else int(self._rings[0])
 
     def wait(self, heard: int, seconds: float) -> None:
-        """Until it has been rung since `heard`, or so many seconds have passed, or for no reason."""
+        """Wait until it has been rung since `heard`, or so many seconds have passed, or for no reason."""
         if self._rings is None:
             time.sleep(seconds)
         elif self._number is not None:
@@ -67,10 +67,10 @@ class Bell:
 
 
 def bell_of_means(arena: Arena) -> Bell:
-    """The one that threads hear which take means with other hosts, and learners that wait for these."""
+    """Return the one that threads hear which take means with other hosts, and learners that wait for these."""
     return Bell(arena.view(BellTable).means if BellTable in arena.layout.views else None)
 
 
 def bell_of_session(arena: Arena) -> Bell:
-    """The one that the process hears which speaks to other hosts for attached learners."""
+    """Return the one that the process hears which speaks to other hosts for attached learners."""
     return Bell(arena.view(BellTable).session if BellTable in arena.layout.views else None)

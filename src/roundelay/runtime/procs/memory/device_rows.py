@@ -44,8 +44,8 @@ class DeviceRows:
         devices: Sequence[torch.device],
         beside: Sequence[str] = (),
     ) -> "DeviceRows":
-        """Zeros: of these names on each learner's own of the `devices`, (L,), and a centre on the first, with vectors
-        `beside` it.
+        """Allocate zeros: of these names on each learner's own of the `devices`, (L,), and a centre on the first, with
+        vectors `beside` it.
 
         Raises:
             torch.OutOfMemoryError: a device has no room.

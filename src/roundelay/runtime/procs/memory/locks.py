@@ -27,7 +27,7 @@ class ByteLock(Lock):
         self._give = struct.pack(FLOCK, fcntl.F_UNLCK, os.SEEK_SET, number, 1, 0)
 
     def acquire(self) -> None:
-        """As for every lock; one system call in a microsecond when it is free."""
+        """Acquire as every lock is acquired; one system call in a microsecond when it is free."""
         if not self.try_acquire():
             self._patience.until(self.try_acquire, self._name, (20e-6, 1e-3))
 

@@ -10,10 +10,10 @@ class Wakes(Protocol):
     """A bell (bell.py), as one who waits for it sees it."""
 
     def heard(self) -> int:
-        """Rings so far."""
+        """Return the rings so far."""
 
     def wait(self, heard: int, seconds: float) -> None:
-        """Until it has been rung since `heard`, or so many seconds have passed."""
+        """Wait until it has been rung since `heard`, or so many seconds have passed."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ _TRIED: dict[int, bool] = {}
 
 
 def pinned(vector: Tensor) -> Tensor:
-    """The same `vector`, its pages registered with CUDA where this process uses it; until `unpin`.
+    """Return the same `vector`, its pages registered with CUDA where this process uses it; until `unpin`.
 
     Where the driver refuses, copies are slower, and nothing else happens.
     """
@@ -22,8 +22,8 @@ def pinned(vector: Tensor) -> Tensor:
 
 
 def unpin(first: int, size: int) -> None:
-    """Memory of `size` bytes at address `first` is about to be unmapped: nothing of it stays registered. The driver
-    goes on copying to the pages it knows, whatever is mapped at that address afterwards."""
+    """Unregister memory of `size` bytes at address `first`, which is about to be unmapped. The driver goes on copying
+    to the pages it knows, whatever is mapped at that address afterwards."""
     for at in [at for at in _TRIED if first <= at < first + size]:
         if _TRIED.pop(at) and _in_use() and int(torch.cuda.cudart().cudaHostUnregister(at)):  # type: ignore[no-untyped-call]
             _forget_error()
@@ -34,7 +34,7 @@ def _in_use() -> bool:
 
 
 def _forget_error() -> None:
-    """CUDA keeps the last error for whoever asks next, who would take it for one of his own."""
+    """Clear the last error that CUDA keeps for the next who asks, who would take it for one of its own."""
     try:
         torch.zeros(1, device="cuda")
     except RuntimeError:

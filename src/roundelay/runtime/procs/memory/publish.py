@@ -61,7 +61,7 @@ def prepare_publishing() -> None:
 
 
 def kernel_fence(number: int) -> Callable[[], None]:
-    """A full memory barrier in all processes that have called this; `number` is that of the system call.
+    """Return a full memory barrier in all processes that have called this; `number` is that of the system call.
 
     Raises:
         OSError: the kernel has none, or does not allow it.

@@ -95,8 +95,8 @@ class RowHost:
 def mapped(
     handles: Handles, names: Sequence[str], parameters: int, centre: bool, learners: int, beside: Sequence[str] = ()
 ) -> DeviceRows:
-    """The rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there is one,
-    with those `beside` it.
+    """Return the rows of a row host, mapped into this process: vectors (P,) by these `names`, and the centre if there
+    is one, with those `beside` it.
 
     Raises:
         ValueError: `handles` are not of such rows; nothing was mapped that is not.
@@ -121,7 +121,7 @@ def mapped(
 
 
 def _say(vector: Tensor) -> dict[str, Any]:
-    """A description by which another process can map it."""
+    """Return a description by which another process can map it."""
     storage: Any = vector.untyped_storage()
     if vector.device.type != "cuda":
         descriptor, size = storage._share_fd_cpu_()
@@ -131,7 +131,7 @@ def _say(vector: Tensor) -> dict[str, Any]:
 
 
 def _storage(said: Any, parameters: int) -> Any:
-    """Memory of 4 P bytes that `_say` has described."""
+    """Return memory of 4 P bytes that `_say` has described."""
     kind: Any = torch.UntypedStorage
     size = 4 * parameters
     if not isinstance(said, dict):
@@ -148,7 +148,7 @@ def _storage(said: Any, parameters: int) -> Any:
 
 
 def _open_nameless(path: Any, size: int) -> int:
-    """A descriptor of another process's shared memory: a file of this user that has no name any more."""
+    """Return a descriptor of another process's shared memory: a file of this user that has no name any more."""
     if not isinstance(path, str) or not re.fullmatch(r"/proc/[0-9]+/fd/[0-9]+", path):
         raise ValueError(f"{path!r} is no descriptor of another process")
     _check_nameless(path, os.stat(path), size)  # before it is opened, which alone may do something to a device
@@ -173,7 +173,7 @@ COUNTERS = re.compile(rb"/torch_[0-9]+_[0-9]+_[0-9]+")
 
 
 def _checked(said: Any, size: int) -> list[Any]:
-    """The parts of a handle of memory of so many bytes on a GPU."""
+    """Return the parts of a handle of memory of so many bytes on a GPU."""
     if not isinstance(said, list) or len(said) != len(CUDA_PARTS):
         raise ValueError("no handle of memory on a GPU")
     parts: list[Any] = [base64.b64decode(part, validate=True) if isinstance(part, str) else part for part in said]

@@ -55,7 +55,7 @@ R: Size = attrgetter("rows")
 
 
 def table(*shape: Size, kind: type[Any] = np.int64) -> Any:
-    """A field of a view: a table of this shape."""
+    """Return a field of a view: a table of this shape."""
     return field(metadata={"shape": shape, "kind": kind})
 
 
@@ -68,7 +68,7 @@ class View(ABC):  # noqa: B024 what is missing is fields
 
     @classmethod
     def tables(cls, sizes: Sizes) -> dict[str, Table]:
-        """The tables it owns, by the names of its fields."""
+        """Return the tables it owns, by the names of its fields."""
         kind: Any = cls
         return {
             item.name: Table(
@@ -80,7 +80,7 @@ class View(ABC):  # noqa: B024 what is missing is fields
 
     @classmethod
     def on(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """The view of these `arrays`, by the names that `tables` gives them."""
+        """Return the view of these `arrays`, by the names that `tables` gives them."""
         make: Any = cls
         view: Self = make(**arrays)
         return view

@@ -43,20 +43,21 @@ class Vectors(ABC):
         self.row, self.memory, self.gradient = row, memory, gradient
 
     def move_in(self) -> None:  # noqa: B027 most stay where they are
-        """A segment begins."""
+        """Begin a segment."""
 
     def move_out(self) -> None:  # noqa: B027
-        """A segment ends: the arena has everything again."""
+        """End a segment: the arena has everything again."""
 
     def show_gradient(self) -> None:  # noqa: B027
-        """Others are going to read the gradient in the arena."""
+        """Show the gradient in the arena, where others are going to read it."""
 
     def streamed(self, on_ready: OnReady) -> OnReady:
-        """`on_ready` is told of what is complete in the arena; the reply, of what is complete where gradients are."""
+        """Return a callback for what is complete where gradients are, which tells `on_ready` of what is complete in the
+        arena."""
         return on_ready
 
     def reply(self, mean: Tensor, elements: int | None = None) -> Tensor:
-        """A mean (P,), or its first `elements`, where the learner has its row; valid until the next."""
+        """Return a mean (P,), or its first `elements`, where the learner has its row; valid until the next."""
         return mean[:elements]
 
 
@@ -113,13 +114,13 @@ class MeansBetweenDevices(OnDevice):
 
 
 def leaves_arena(traits: Traits, on_devices: DeviceRows | None) -> bool:
-    """Are rows of learners that compute on devices there while a segment lasts, and updated there? Shared, or because
-    nobody else reads or writes them: no exchanges, no centre."""
+    """Return True if rows of learners that compute on devices are there while a segment lasts, and updated there.
+    Shared, or because nobody else reads or writes them: no exchanges, no centre."""
     return on_devices is not None or (traits.synchronous and traits.model == "mean")
 
 
 def make_vectors(access: ArenaAccess, device: torch.device | None, traits: Traits, between_devices: bool) -> Vectors:
-    """The place for the vectors of a learner that computes on `device`, or where its vectors are (None)."""
+    """Return the place for the vectors of a learner that computes on `device`, or where its vectors are (None)."""
     arena, rank = access.arena, access.rank
     gradient = arena.vector("gradient", rank)
     memory = {name: arena.vector(name, rank) for name in arena.layout.memory}

@@ -80,7 +80,7 @@ class WorkQueue(View):
     hold: Integers = table(1)  # Synchronous learners begin no round while it is set
 
     def begin_segment(self, first: int, first_round: int, end_round: int) -> None:
-        """Nothing is claimed or was given back; the segment goes from minibatch `first`, in `first_round`, to
+        """Begin a segment: nothing is claimed or was given back; it goes from minibatch `first`, in `first_round`, to
         `end_round`. By the parent, while no learner runs."""
         self.next_index[0], self.stop_round[0] = first, end_round
         self.rounds[:], self.claims[:], self.assigned[:] = first_round, NONE, NONE
@@ -148,7 +148,7 @@ class MeanSequences(View):
     weights: Floats = table(2, L, kind=np.float64)  # The same for its weight
 
     def begin_part(self) -> None:
-        """Numbers begin at 0. By the parent, while no learner runs."""
+        """Begin a part: numbers begin at 0. By the parent, while no learner runs."""
         self.sent_seq[:] = self.acked_seq[:] = 0
 
 
@@ -177,7 +177,7 @@ class HostMeanSequences(View):
     ready_from: Integers = table(L)  # From this element to the end, the gradient a learner takes part with is complete
 
     def begin_part(self) -> None:
-        """Numbers begin at 0. By the host's own process, while no learner runs."""
+        """Begin a part: numbers begin at 0. By the host's own process, while no learner runs."""
         for numbers in vars(self).values():
             numbers[:] = 0
 
