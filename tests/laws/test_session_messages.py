@@ -106,7 +106,7 @@ def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is
 def test_of_who_lives_the_newest_word_counts() -> None:
     """An older one that comes after it changes nothing."""
     with session_hosts("adpsgd") as found:
-        addresses, ranks = tuple(found.agent.hosts.addresses), tuple(found.agent.hosts.ranks)
+        addresses, ranks = tuple(found.agent.hosts.addresses), tuple(map(tuple, found.agent.hosts.ranks))
         for generation, hosts in ((99, ranks), (98, ranks[::-1])):
             found.agent._hear_who_lives(Living(generation, (1, 1), addresses, hosts))
-        assert tuple(found.agent.hosts.ranks) == ranks == ((0,), (1,))
+        assert tuple(map(tuple, found.agent.hosts.ranks)) == ranks == ((0,), (1,))
