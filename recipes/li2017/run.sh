@@ -12,7 +12,7 @@ usage="usage: recipes/li2017/run.sh an4|mini-librispeech|librispeech DIR [DICTIO
 corpus=${1:?$usage} source=${2:?$usage}
 shift 2
 network=${NETWORK:-dnn}
-size=() prepare=(--source "$source")
+size=() tune=() prepare=(--source "$source")
 case $corpus in
   an4) ;;
   mini-librispeech) prepare+=(--lexicon "${1:?$usage}" --on-missing-words guess); shift ;;
@@ -25,7 +25,9 @@ esac
 if [ "$corpus" != librispeech ]; then
   size=('decode.splits=[dev,test]' decode.order=2 "corpus=data/$corpus" "alignment=exp/${corpus//-/_}/alignment")
   case $network in
-    dnn) size+=(model.width=256 training.minibatch_per_learner=256 schedule.learning_rate=0.02) ;;
+    dnn)  # plain SGD: with momentum asgd diverges at every rate; each strategy at the best of these rates
+      size+=(model.width=256 training.minibatch_per_learner=256 optimizer.momentum=0)
+      tune=(--tune schedule.learning_rate=0.008,0.015,0.03,0.06,0.12,0.24) ;;
     cldnn) size+=('model={name: cldnn}' training.minibatch_per_learner=25) ;;
   esac
 fi
@@ -35,4 +37,4 @@ strategies=(asgd,period=5 bmuf,period=5 bsp,period=5 easgd,period=5)
 [ -f "data/$corpus/corpus.json" ] || roundelay prepare "$corpus" "${prepare[@]}"
 [ -f "exp/${corpus//-/_}/alignment/align.json" ] || roundelay align "${corpus//-/_}"
 roundelay compare "li2017-$network" --exp "exp/${corpus//-/_}/li2017-$network" --learners "${LEARNERS:-1,4}" \
-  --seeds "${SEEDS:-3}" --strategies "${strategies[@]}" "${size[@]}" "$@"
+  --seeds "${SEEDS:-3}" "${tune[@]}" --strategies "${strategies[@]}" "${size[@]}" "$@"
