@@ -18,7 +18,7 @@ parameters both numbers are near theirs in each pair.) Every pair of the first `
 Curvature limits a rate, too, and no mean over learners changes that. It shows in the same ratio: where a rate a meets
 curvature c, a step undoes what the noise of the step before has done. At rest, where x' = x - a g with g = c x + e, the
 mean of g h is -a c / 2 of the squares. So it falls below 0 as the rate nears the largest that is stable, 2 / c; from
-`FREE` to `FULL` the gain is taken back, down to none (`free`), at once, and comes back by `RETURN` a pair at most: where
+`FREE` to `FULL` the gain is taken back, down to none (`free`), at once; it comes back by `RETURN` a pair at most: where
 steps too long have thrown a network far, gradients say nothing, and show no curvature either. What is measured is the
 enlarged rate, so that it comes to rest between the two. (With momentum, consecutive gradients are alike, and nothing is
 taken back.)
