@@ -99,6 +99,8 @@ class Parameters:
                     "float32, bfloat16 or float16, for the row they are averaged in is float32."
                 )
         self.all = [p for _, p in named]
+        self.tensors: list[Tensor] = [*self.all]
+        """(T) What holds the values in this process: the parameters, or its parts of them."""
         self.names = [name for name, _ in named]
         self.rounded: list[Tensor | None] = [None if p.dtype == torch.float32 else _contiguous(p) for p in self.all]
         """(T) What the module looks at in place of a float32 view."""
@@ -106,10 +108,8 @@ class Parameters:
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
 
-    @property
-    def tensors(self) -> Sequence[Tensor]:
-        """Tensors (T) that hold the values in this process: the parameters, or its parts of them."""
-        return self.all
+    def settle(self) -> None:
+        """Let the module hold these parameters themselves, where a forward has put others in their place."""
 
     def flatten(self) -> Tensor:
         """Return a copy of all values, (P,) float32."""

@@ -29,6 +29,7 @@ from torch import Tensor
 from roundelay.checkpoint import check_part, read_meta
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import local
 from roundelay.runtime.resize import TrainedBy
 from roundelay.strategies.base import Strategy
 

@@ -162,6 +162,8 @@ class SessionSaves(Giver):
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
         whole, last = 0 if found is None else found.number, max(saves(directory), default=0)
+        if learner.group is not None:  # a save is whole when all shards have it
+            whole = learner.group.least(whole)
         if learner.record.resumed is not None:
             (whole, last), wanted = learner.record.resumed, self._fitting
             found = find(directory, wanted.rank, wanted.learners, wanted.strategy, whole) if whole else None

@@ -9,7 +9,6 @@ Legend: P trainable parameters.
 
 import dataclasses
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,14 +91,7 @@ def attach(
     several = [unwrapped(one) for one in given]
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
-    group = group_of(module, rank_of_process())
-    around = os.environ if group is None else group_environment(group.place, group.size)
-    world = read_world(around, listen=between.pop("listen", None))
-    if group is not None and (strategy == "auto" or record is not None):
-        raise UserError(
-            f"rank {world.rank}: a learner of several processes (fully_shard) is given its strategy by name, and is "
-            "not recorded: leave strategy='auto' and record out."
-        )
+    group, world = _learner_of(module, between.pop("listen", None), by_name=strategy != "auto" and record is None)
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
@@ -501,7 +493,7 @@ class Session:
                 also()
 
         self._meet(kind, read)
-        if self.rank == min(living):
+        if self.rank == min(living) and self._speaks:
             self._look_at_all(parameters, living if kind == "close()" else ())
         return parameters, buffers
 
@@ -538,6 +530,20 @@ class Session:
             self.close()
         else:
             self.abandon()
+
+
+def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World]:
+    """Return the processes of this learner, if it has several, and its place among the learners."""
+    group = group_of(module, rank_of_process())
+    if group is None:
+        return None, read_world(listen=listen)
+    world = read_world(group_environment(group.place, group.size), listen)
+    if not by_name:
+        raise UserError(
+            f"rank {world.rank}: a learner of several processes (fully_shard) is given its strategy by name, and is "
+            "not recorded: leave strategy='auto' and record out."
+        )
+    return group, world
 
 
 def _folder_in(directory: Path, group: Group | None) -> Path:

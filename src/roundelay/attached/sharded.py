@@ -23,15 +23,19 @@ class ShardedParameters(Parameters):
 
     def __init__(self, module: nn.Module, rank: int) -> None:
         super().__init__(module, rank)
+        self._shards = [part for part in module.modules() if hasattr(part, "reshard")]
+        self.tensors = [local(p) for p in self.all]
         self.rounded = [*self.tensors]  # none is a view of a vector
         self._exact = self.alike = False
         self.count = sum(part.numel() for part in self.tensors)
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return [local(p) for p in self.all]
+    def settle(self) -> None:
+        for part in self._shards:  # after a forward without a backward the root keeps what it has gathered
+            part.reshard()  # type: ignore[operator]
+        self.tensors = [local(p) for p in self.all]  # torch pads them at the first forward
 
     def show(self, views: Sequence[Tensor]) -> None:
+        self.settle()
         for part, view in zip(self.tensors, views, strict=True):
             part.copy_(view)
 

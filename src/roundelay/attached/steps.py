@@ -76,8 +76,7 @@ class Steps:
                 f"rank {world.rank}: the module, or a part of it, is attached already. Give all optimizers of a module "
                 "to one roundelay.attach(module, [first, second]), or close the other session first."
             )
-        self._device, self.rank = device, world.rank
-        self._group = group
+        self._device, self.rank, self._group = device, world.rank, group
         self.parameters = parameters = (Parameters if group is None else ShardedParameters)(module, world.rank)
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
@@ -85,9 +84,8 @@ class Steps:
         _check_options(terms, optimizers, world.rank)
         settings, tensors = settings_of(optimizers, module), len(parameters.all)
         terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
-        theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
-            world, terms, parameters.flatten(), shown, self._update, theirs, self._device
+            world, terms, parameters.flatten(), shown, self._update, UsersOptimizers(optimizers), self._device
         )
         learner.group = group
         kind = Away if learner.where == "on the host, the module elsewhere" else Here

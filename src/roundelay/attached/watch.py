@@ -140,6 +140,7 @@ class Watch:
         Raises:
             UserError: one was replaced, moved, cast or unfrozen; names it.
         """
+        self._parameters.settle()
         self._looks_there()
         if not all(map(is_, map(dict.get, self._tables, self._keys), self._known)):
             name = next(name for name, there, key, p in self._places if there.get(key) is not p)
@@ -149,8 +150,8 @@ class Watch:
                 f"parametrizations, pruning). {ATTACH_AGAIN} Of torch.func.functional_call with other values call "
                 "session.begin_step() before."
             )
-        for name, p in self._frozen:
-            if p.requires_grad:
+        for name, frozen in self._frozen:
+            if frozen.requires_grad:
                 raise UserError(
                     f"rank {self._rank}: parameter {name} requires a gradient now, and did not when the module was "
                     f"attached: the other learners would not hear of it. {ATTACH_AGAIN}"

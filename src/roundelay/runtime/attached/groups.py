@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 
-NOTHING: Final = -1
+NO_NUMBER: Final = -1
 """Said in place of the number of a minibatch where there is none."""
 
 
@@ -52,14 +52,20 @@ class Group:
         said = said.to(self.device)
         dist.all_reduce(said, group=self.together)
         skips, self.factor = said.tolist()
-        return skips > 0
+        return bool(skips > 0)
+
+    def least(self, number: int) -> int:
+        """Return the lowest of the numbers that its processes give."""
+        said = torch.tensor([number], device=self.device)
+        dist.all_reduce(said, dist.ReduceOp.MIN, group=self.together)
+        return int(said)
 
     def number(self, number: int | None) -> int | None:
         """Return what the first process says: the number of a minibatch, None for none."""
-        said = torch.tensor([NOTHING if number is None else number], device=self.device)
+        said = torch.tensor([NO_NUMBER if number is None else number], device=self.device)
         dist.broadcast(said, self.first, group=self.together)
         found = int(said)
-        return None if found == NOTHING else found
+        return None if found == NO_NUMBER else found
 
 
 def is_sharded(parameter: Tensor) -> bool:
@@ -69,7 +75,7 @@ def is_sharded(parameter: Tensor) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """Return this process's own part of a tensor, by which it is changed; a tensor that is not sharded is itself."""
-    return tensor._local_tensor.detach() if is_sharded(tensor) else tensor  # type: ignore[attr-defined,no-any-return]
+    return tensor._local_tensor.detach() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def sharded_like(parameter: Tensor, part: Tensor) -> Tensor:
@@ -77,7 +83,7 @@ def sharded_like(parameter: Tensor, part: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor  # noqa: PLC0415  loads what only groups need
 
     whole: Any = parameter
-    return DTensor.from_local(  # type: ignore[no-any-return]
+    return DTensor.from_local(
         part, whole.device_mesh, whole.placements, run_check=False, shape=whole.shape, stride=whole.stride()
     )
 

@@ -96,8 +96,7 @@ class AttachedLearner:
 
     giver: Giver | None = None
     """Knows what others need of this learner that come back."""
-    group: Group | None = None
-    """The processes of this learner, where it has several."""
+    group: Group | None = None  # its processes, where it has several
     given = b""
     """State that it was given, where it has come back to others that wait for each other."""
 
@@ -587,17 +586,6 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del (
-            self.me,
-            self._rate,
-            self.arena,
-            self.inputs,
-            self.settings,
-            self._shares,
-            self._idling,
-            self.saved,
-            self._patience,
-            self._backend,
-            self.record,
-        )
+        del self.me, self._rate, self.arena, self.inputs, self.settings, self._shares, self._idling, self.saved
+        del self._patience, self._backend, self.record
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around

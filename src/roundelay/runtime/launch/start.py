@@ -64,16 +64,26 @@ class Endings:
     seconds: float = ENDING_SECONDS
 
 
+@dataclass(frozen=True)
+class TorchNames:
+    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them.
+
+    Attributes:
+        group: those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
+    """
+
+    group: int = 0
+
+
 def launch(
     learners: int,
     command: Sequence[str],
     say: Callable[[str], None],
     *,
     module: bool = False,
-    torchrun_names: bool = False,
+    torch_names: TorchNames | None = None,
     prefix: bool = True,
     endings: Endings | None = None,
-    group: int = 1,
 ) -> int:
     """Run `command` as so many learners on this host, and wait for all of them.
 
@@ -83,11 +93,9 @@ def launch(
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
-        torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
+        torch_names: RANK, WORLD_SIZE and the other variables of `torchrun` are set as well as ours; None: they are not.
         prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
         endings: rules for learners that end or are to end.
-        group: processes of each learner, which find RANK, WORLD_SIZE and the like of their group; one that fails ends
-            the others of its learner.
 
     Returns:
         0, or the exit status of the first that failed for good (128 plus the signal, if one killed it).
@@ -95,17 +103,16 @@ def launch(
     whole = _whole_command(command, module)
     ranks, world, several = _share_of_hosts(learners, say)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
-    if group > 1 and torchrun_names:
-        raise UserError("--torchrun-names is of learners, and --group names the processes of each: leave one of them out.")
-    environment = {**_environment(learners * group, ended, torchrun_names, prefix), **several}
+    groups = Groups(0 if torch_names is None else torch_names.group, ranks)
+    of_all = torch_names is not None and not groups.size
+    environment = {**_environment(groups.processes, ended, of_all, prefix), **several}
     told: list[int] = []
     output = Output() if prefix else None
-    names = ("", OURS) if torchrun_names else (OURS,)
+    names = ("", OURS) if of_all else (OURS,)
     places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
     variables = {rank: {**environment, **place} for rank, place in places.items()}
-    firsts = {rank: local * group for local, rank in enumerate(ranks)}
     endings = endings or Endings()
-    started = _Started(whole, variables, output, endings.restarts, Groups(group, firsts, learners * group))
+    started = _Started(whole, variables, output, endings.restarts, groups)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         told.append(number)
@@ -135,25 +142,34 @@ class Groups:
     """Processes of learners.
 
     Attributes:
-        size: of each learner.
-        firsts: number of the first process of each learner among those of this host, by rank.
-        here: all on this host.
+        size: of each learner; 0: one, which is alone.
+        ranks: of the learners of this host.
     """
 
     size: int
-    firsts: Mapping[int, int]
-    here: int
+    ranks: Sequence[int]
+
+    @property
+    def processes(self) -> int:
+        """Number of processes on this host."""
+        return len(self.ranks) * max(1, self.size)
 
     def names(self, rank: int) -> list[str]:
         """Return names of a learner's processes, by place."""
-        return [str(rank)] if self.size == 1 else [f"{rank}.{place}" for place in range(self.size)]
+        return [str(rank)] if not self.size else [f"{rank}.{place}" for place in range(self.size)]
 
     def variables(self, rank: int, place: int, port: int) -> dict[str, str]:
         """Return variables by which the processes of a learner find each other, at this port."""
-        if self.size == 1:
+        if not self.size:
             return {}
-        ranks = {"RANK": place, "WORLD_SIZE": self.size, "LOCAL_RANK": self.firsts[rank] + place}
-        numbers = ranks | {"LOCAL_WORLD_SIZE": self.here, "MASTER_PORT": port, GROUP: self.size}
+        numbers = {
+            "RANK": place,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": self.ranks.index(rank) * self.size + place,
+            "LOCAL_WORLD_SIZE": self.processes,
+            "MASTER_PORT": port,
+            GROUP: self.size,
+        }
         return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
 
 
@@ -183,7 +199,7 @@ class _Started:
 
     def start(self, rank: int) -> None:
         """Start a learner."""
-        port = _free_port() if self._groups.size > 1 else 0
+        port = _free_port() if self._groups.size else 0
         for place, name in enumerate(self._groups.names(rank)):
             variables = {**self._variables[rank], **self._groups.variables(rank, place, port)}
             process, *pipes = _start(self._command, variables, self._output is not None)
