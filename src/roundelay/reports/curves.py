@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from markupsafe import Markup
+
 from roundelay.core.records import Evaluation
-from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
+from roundelay.reports.charts import ChartAxes, Line, Point, figure, line_figure
 from roundelay.reports.numbers import percent, plain, seconds, short
-from roundelay.reports.panels import figure, legend, twice
+from roundelay.reports.panels import legend
 from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, finite, named
 
@@ -34,72 +36,53 @@ def _over(over: str, series: Sequence[Series]) -> _Abscissa:
     return _Abscissa(virtual + unit, lambda run, e: run.clock(e) / size)
 
 
-def curves(series: Sequence[Series], over: str) -> str:
+def curves(series: Sequence[Series], over: str) -> Markup:
     """Return held-out loss over "frames", or whatever is counted, or over "seconds"."""
     below = _over(over, series)
     words = worded(run for s in series for run in s.runs)
-    unit = words.unit
-    lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, unit)]
+    lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, words.unit)]
     ceiling = _ceiling(lines)
-    alone = [e.cross_entropy for s in series for run in s.runs for e in _shown(run)]
-    left_out = sum(not math.isfinite(value) for value in alone)
-    note = (
-        "Lower and further left is better."
-        if over == "seconds"
-        else "The same work on every curve: how well it was used."
-    )
+    note = "The same work on every curve: how well it was used."
+    if over == "seconds":
+        note = "Lower and further left is better."
     note += _band_note(lines)
     if any(p.hollow for line in lines for p in line.points):
         note += " A hollow mark: the schedule went back to the model before."
     note += _clock_note(series, over)
-    if left_out:
-        note += f" {left_out} value{'s are' if left_out > 1 else ' is'} not a finite number and not drawn."
+    if broken := sum(not math.isfinite(e.cross_entropy) for s in series for run in s.runs for e in _shown(run)):
+        note += f" {broken} value{'s are' if broken > 1 else ' is'} not a finite number and not drawn."
     if math.isfinite(ceiling):
         note += f" Values above {ceiling:.1f} are cut off, so that the end can be read."
-    title = f"Held-out {words.loss} over {words.examples if over == 'frames' else 'time'}"
     ends = "; ".join(
         f"{s.name}, seed {run.results.seed}: {plain(run.evaluations[-1].cross_entropy)} at the end"
         for s in series
         for run in s.runs
         if run.evaluations
     )
-    return figure(
-        title,
-        note,
-        legend(series)
-        + twice(
-            lambda width: line_chart(lines, width, f"{title}. {ends}", ChartAxes(below.title, unit, ceiling=ceiling))
-        ),
-    )
+    title = f"Held-out {words.loss} over {words.examples if over == 'frames' else 'time'}"
+    return line_figure(title, note, lines, ChartAxes(below.title, words.unit, ceiling), ends, legend(series))
 
 
-def consensus(series: Sequence[Series]) -> str:
-    """Return distance between the learners' rows at the end of every epoch, over seconds; empty without several
+def consensus(series: Sequence[Series]) -> Markup | None:
+    """Return distance between the learners' rows at the end of every epoch, over seconds; None without several
     learners."""
     several = [s for s in series if s.runs[0].results.learners > 1 and any(_shown(run) for run in s.runs)]
     apart = [s for s in several if any(e.consensus_distance for run in s.runs for e in _shown(run))]
     agree = [s for s in several if s not in apart]
     if not several:
-        return ""
+        return None
     title = "Consensus distance over time"
     note = "Root mean square of rows minus their mean, at the end of every epoch: how far apart the learners are."
     same = f" Always 0, one model for all: {named(agree, several)}." if agree else ""
     if not apart:
-        return figure(title, note + same, "")
+        return figure(title, note + same)
     below = _over("seconds", apart)
     # Zero has no place on the logarithmic axis that one strategy far from the others brings about.
     lines = [line for s in apart for line in _lines(s, below, lambda e: e.consensus_distance or math.nan, "")]
     ends = "; ".join(f"{s.name}: {short(_last_distance(s))} at the end" for s in apart)
-    return figure(
-        title,
-        note + _band_note(lines) + _clock_note(apart, "seconds") + same,
-        legend(apart)
-        + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {ends}", ChartAxes(below.title, "root mean square, per parameter")
-            )
-        ),
-    )
+    note += _band_note(lines) + _clock_note(apart, "seconds") + same
+    axes = ChartAxes(below.title, "root mean square, per parameter")
+    return line_figure(title, note, lines, axes, ends, legend(apart))
 
 
 def _last_distance(series: Series) -> float:

@@ -8,14 +8,12 @@ from typing import Any
 from roundelay.core.files import write_json, write_text
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
-from roundelay.reports.charts import ChartAxes, Line, Point, Reference, line_chart
+from roundelay.reports.charts import table
 from roundelay.reports.comparison import Spread, seconds_to, spread
-from roundelay.reports.details import table
-from roundelay.reports.document import document, footer
+from roundelay.reports.markup import page
 from roundelay.reports.numbers import MISSING, plain, seconds
-from roundelay.reports.panels import figure, legend_of, twice
+from roundelay.reports.panels import Scaling, scaling_figure
 from roundelay.reports.series import Series, series_of, straggler_text
-from roundelay.reports.svg import element, esc
 from roundelay.reports.table import as_text, packed
 from roundelay.strategies.base import Strategy
 from roundelay_speech.grids.results import CellState, configuration_json, outcome_json, spread_json
@@ -224,16 +222,9 @@ def _range(found: Spread, digits: int) -> str:
 
 def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str]) -> str:
     title = f"{clocks[0].trials.name}: how much sooner than one learner"
-    header = element(
-        "header",
-        element("p", "Roundelay scaling", class_="eyebrow"),
-        element("h1", esc(title)),
-        element("div", *(element("p", esc(sentence)) for sentence in said), class_="lead"),
-    )
     titles = _titles(rows)
-    numbers = [False] + [True] * (len(titles) - 1)
-    whole = table("Ways to train", titles, _table(rows), numbers, [COLUMNS[title] for title in titles])
-    return document(title, element("main", header, element("section", picture(rows), whole), footer()))
+    whole = table("Ways to train", titles, _table(rows), [COLUMNS[title] for title in titles])
+    return page("roundelay_speech.grids/scaling.html", title, kind="scaling", lead=said, parts=[picture(rows), whole])
 
 
 def picture(rows: Sequence[_Row]) -> str:
@@ -242,36 +233,16 @@ def picture(rows: Sequence[_Row]) -> str:
     known = [row for row in rows if row.sooner is not None and row.learners > 1]
     if not known:
         return ""
-    lines, entries = [], []
-    for index, family in enumerate(dict.fromkeys(row.family for row in known)):
-        mine = sorted((row for row in known if row.family == family), key=lambda row: row.learners)
-        points, band = [Point(1.0, 1.0, "one learner alone: 1")], [(1.0, 1.0)]
-        for row in mine:
-            ratios = row.ratios
-            points.append(
-                Point(float(row.learners), row.sooner or 0.0, f"{row.name}: {row.sooner:.2f}{_range(ratios, 2)}")
-            )
-            band.append((min(ratios.values), max(ratios.values)))
-        shaded = tuple(band) if any(row.ratios.n > 1 for row in mine) else ()
-        lines.append(Line(index, tuple(points), shaded))
-        entries.append((family, (index,)))
-    most = float(max(row.learners for row in known))
-    ticks = [1.0, *sorted({float(row.learners) for row in known})]
-    described = "; ".join(f"{row.name}: {row.sooner:.2f}" for row in known)
-    return figure(
+    families = list(dict.fromkeys(row.family for row in known))
+    return scaling_figure(
         "Times sooner than one learner alone",
         "Seconds of one learner to the held-out loss that it ends with, over those of several to the same, each way at "
         "its best learning rate. Dashed grey: as many times as learners. Shaded: from the lowest to the highest seed.",
-        legend_of(entries)
-        + twice(
-            lambda width: line_chart(
-                lines,
-                width,
-                f"Times sooner than one learner alone. {described}",
-                ChartAxes("learners", "times sooner", from_zero=True, x_ticks=ticks),
-                Reference((1.0, 1.0), (most, most)),
-            )
-        ),
+        [
+            Scaling(row.family, families.index(row.family), row.learners, row.sooner or 0.0, row.ratios, row.name)
+            for row in known
+        ],
+        "times sooner",
     )
 
 
