@@ -1,7 +1,7 @@
 """Pages and pictures from templates: what is put into one is escaped, and only our own script may run on a page.
 
-Templates lie beside the code that fills them (`page.html`, `charts.svg`). A page asks nobody for anything: style and
-script are in it, and the fonts are the reader's own.
+Templates lie beside the code that fills them (`page.html`, `charts.svg`; Markdown in `.md`, where nothing is escaped).
+A page asks nobody for anything: style and script are in it, and the fonts are the reader's own.
 """
 
 import base64
@@ -66,7 +66,15 @@ def clip(content: str, width: float) -> str:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(loader=FunctionLoader(_source), autoescape=True, undefined=StrictUndefined, finalize=_printed)
+    made = Environment(
+        loader=FunctionLoader(_source),
+        autoescape=lambda name: name is None or not name.endswith(".md"),
+        undefined=StrictUndefined,
+        finalize=_printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     made.filters |= {one.__name__: one for one in (clip, joined, percent, plain, seconds, short)}
     made.tests["finite"] = math.isfinite
     made.filters["points"] = lambda points: " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
@@ -82,7 +90,7 @@ def _read(name: str) -> str:
 def _source(name: str) -> str:
     """Return a template without the ends of lines after tags, which a browser would show as gaps: comments in their
     place keep the numbers of lines in errors."""
-    return re.sub(r"(?<=[>}])\n\s*", "{#\n#}", _read(name))
+    return _read(name) if name.endswith(".md") else re.sub(r"(?<=[>}])\n\s*", "{#\n#}", _read(name))
 
 
 def _printed(value: Any) -> Any:
