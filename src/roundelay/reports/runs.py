@@ -250,16 +250,13 @@ def _state(records: list[Record], reason: str | None) -> tuple[State, str]:
 
 def _decoded(records: list[Record]) -> dict[str, WordErrors]:
     """Return word errors by split, from events: for a run whose results.json has none (yet)."""
-    names = {"ins": "ins", "del_": "del", "sub": "sub", "ref": "ref"}
-    return {
-        d.split: WordErrors(
-            wer=d.wer,
-            utterances=0,
-            acoustic_scale=d.acoustic_scale,
-            **{name: d.errors.get(key, 0) for name, key in names.items()},
+    found = {}
+    for d in of_kind(records, Decoded):
+        ins, del_, sub, ref = (d.errors.get(key, 0) for key in ("ins", "del", "sub", "ref"))
+        found[d.split] = WordErrors(
+            wer=d.wer, ins=ins, del_=del_, sub=sub, ref=ref, utterances=0, acoustic_scale=d.acoustic_scale
         )
-        for d in of_kind(records, Decoded)
-    }
+    return found
 
 
 @lru_cache(maxsize=256)

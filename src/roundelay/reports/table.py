@@ -123,7 +123,7 @@ def means(comparison: Comparison, *, seeds: bool = False) -> list[Column[Series]
         mean = over(lambda run, _: run.stale_mean, 2)(series)
         return f"{mean}, {plain(max(oldest), 0)}" if oldest and mean != MISSING else MISSING
 
-    columns = [
+    columns: list[Column[Series]] = [
         Column("seeds", "of the runs behind the row", lambda s: ", ".join(str(run.results.seed) for run in s.runs)),
         Column("test WER %", "word error rate", errors("test")),
         Column("dev WER %", CHOSE_THE_SCALE, errors("dev")),
