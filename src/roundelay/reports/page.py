@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from markupsafe import Markup
 
 from roundelay.core.files import write_text
 from roundelay.reports.charts import table
@@ -46,20 +47,11 @@ def write_report(
     return out
 
 
-@dataclass(frozen=True)
-class PageTable:
-    """A table for the page: titles and rows of equally many cells, and the meaning of each column."""
-
-    caption: str
-    rows: Sequence[Sequence[str]]  # the first are the titles
-    meanings: Sequence[str]
-
-
 def render_html(
     runs: Sequence[Run],
     target: float | None = None,
     warnings: Sequence[str] = (),
-    tables: Sequence[PageTable] = (),
+    tables: Sequence[Markup] = (),
     listen: Listen | None = None,
 ) -> str:
     """Return the page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte
@@ -81,11 +73,8 @@ def render_html(
     shown, titles = columns(runs), summary_table(runs)
     words = [place for place, column in enumerate(shown) if not column.number]
     every = table("All runs", titles[0], titles[1:], [column.meaning for column in shown], words)
-    over_seeds = [
-        table(one.caption, one.rows[0], one.rows[1:], one.meanings) for one in tables or _over_seeds(comparison)
-    ]
     sections: dict[str, list[Part | None]] = {
-        "Result": [timeline(series), first, *over_seeds],
+        "Result": [timeline(series), first, *(tables or _over_seeds(comparison))],
         "Learning": [learning],
         "Errors": [*mistakes(series, scored_split(runs), listen)],
         "Speed": [scaling],
@@ -115,11 +104,11 @@ def _choice(series: Sequence[Series]) -> list[tuple[str, int, bool]]:
     return [(s.name, s.index, s.index in first or s.runs[0].results.learners == 1) for s in series]
 
 
-def _over_seeds(comparison: Comparison) -> list[PageTable]:
+def _over_seeds(comparison: Comparison) -> list[Markup]:
     rows = means_table(comparison)
     if not rows:
         return []
     meanings = ["who talks to whom, and when", *(column.meaning for column in means(comparison))]
     several = any(len(s.runs) > 1 for s in comparison.series)
     caption = "Means over seeds ± standard deviation of one run" if several else "Beside each other"
-    return [PageTable(caption, rows, meanings)]
+    return [table(caption, rows[0], rows[1:], meanings)]
