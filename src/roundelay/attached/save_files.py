@@ -144,7 +144,7 @@ def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> 
         case float():
             return value if math.isfinite(value) else {"float": repr(value)}
         case Tensor():
-            tensors[name] = _own(value)
+            tensors[name] = _own(local(value))
             return {"tensor": name}
         case list():
             return [to_plain(item, f"{name}.{number}", tensors) for number, item in enumerate(value)]

@@ -39,6 +39,13 @@ def _add_launch(sub: argparse.ArgumentParser) -> None:
         help="set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)",
     )
     sub.add_argument(
+        "--group",
+        type=count,
+        default=1,
+        metavar="N",
+        help="processes of each learner, which shard one model by fully_shard (default: 1; docs/attach.md)",
+    )
+    sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
     sub.add_argument(
@@ -78,6 +85,7 @@ def _launch(options: argparse.Namespace) -> int:
         torchrun_names=options.torchrun_names,
         prefix=not options.no_prefix,
         endings=Endings(options.restarts, options.grace),
+        group=options.group,
     )
 
 
