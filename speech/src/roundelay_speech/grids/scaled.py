@@ -1,7 +1,7 @@
 """Results of `roundelay scaling`: a table for the terminal, scaling.json, and scaling.html with the picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,25 @@ class Scaled:
 
 @dataclass(frozen=True)
 class _Row:
-    """A way beside one learner alone. `found` is None for that one, and where not all judged runs are there."""
+    """A way beside one learner alone.
+
+    Attributes:
+        alone: the one beside it; None: it is not there yet.
+        found: the way's own runs beside it; None for that one, and where not all judged runs are there.
+        seconds: to the loss.
+        ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
+            reached the loss, or are not there.
+        predicted: seconds to the loss, of the same way simulated at measured costs.
+    """
 
     way: Way
     virtual: bool
     alone: Alone | None
     found: Together | None
-    predicted: Spread = Spread(())  # seconds to the loss, of the same way simulated at measured costs
+    seconds: Spread = Spread(())
+    ratios: Spread = Spread(())
+    sooner: float | None = None
+    predicted: Spread = Spread(())
 
     @property
     def learners(self) -> int:
@@ -69,27 +81,6 @@ class _Row:
     def name(self) -> str:
         """Name of the way."""
         return self.way.choice.name + ", simulated" * self.virtual
-
-    @property
-    def seconds(self) -> Spread:
-        """Seconds to the loss."""
-        if self.learners == 1 and self.alone is not None:
-            return self.alone.seconds
-        return Spread(()) if self.found is None else self.found.seconds
-
-    @property
-    def ratios(self) -> Spread:
-        """Times sooner than one learner alone, seed by seed."""
-        if self.learners == 1 and self.alone is not None:
-            return Spread((1.0,))
-        return Spread(()) if self.found is None else self.found.ratios
-
-    @property
-    def sooner(self) -> float | None:
-        """Times sooner; None: not all of its runs reached the loss, or are not there."""
-        if self.learners == 1:
-            return 1.0 if self.alone else None
-        return self.found.sooner if self.found else None
 
     @property
     def state(self) -> str:
@@ -150,15 +141,13 @@ def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[Alone |
     for way in clock.ways:
         one, other = series.get(_key(way)), simulated.get(_key(way))
         times = [seconds_to(run, alone.loss) for run in other.runs] if other and alone else []
-        rows.append(
-            _Row(
-                way,
-                clock.virtual,
-                alone,
-                None if one is None else beside.get(id(one)),
-                Spread(()) if None in times else spread(times),
-            )
-        )
+        found = None if one is None else beside.get(id(one))
+        row = _Row(way, clock.virtual, alone, found, predicted=Spread(()) if None in times else spread(times))
+        if row.learners == 1 and alone is not None:
+            row = replace(row, seconds=alone.seconds, ratios=Spread((1.0,)), sooner=1.0)
+        elif found is not None:
+            row = replace(row, seconds=found.seconds, ratios=found.ratios, sooner=found.sooner)
+        rows.append(row)
     return alone, rows
 
 
