@@ -38,6 +38,7 @@ from roundelay.core.state import Minibatch, Statistics
 from roundelay.core.streams import stream
 from roundelay.learner.base import Learner
 from roundelay.learner.quadratic import Quadratic, QuadraticLearner
+from roundelay.reports.table import as_text, packed
 from roundelay.runtime.base import Cluster, Outcome, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
@@ -244,9 +245,7 @@ def main() -> int:
             setattr(total, column, getattr(total, column) + getattr(row, column))
     print()
     lines = [list(Row.COLUMNS), *(row.cells() for row in [*rows, total])]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(Row.COLUMNS))]
-    for line in lines:
-        print("  ".join([line[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True))]))
+    print(as_text(packed(lines, [False] + [True] * (len(Row.COLUMNS) - 1), width=200)))
     return 1 if any(row.failures for row in rows) else 0
 
 

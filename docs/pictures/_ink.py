@@ -3,9 +3,8 @@
 Coordinates are in pixels, y downwards. A picture has its own background, since a page does not tell it which it has.
 """
 
+import html
 from collections.abc import Sequence
-
-from roundelay.reports.svg import element, text
 
 HUES = {
     "grey": ("#f3f4f6", "#a7aeb8", "#1a2028", "#56606d"),
@@ -53,6 +52,21 @@ rect.bare {{ stroke: none }}
 {_colours(True)}
 }}
 """
+
+
+def element(tag: str, *content: str, **attributes: object) -> str:
+    """`<tag ...>content</tag>`. Content is markup already; attributes are escaped, `class_` is `class`."""
+    text = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
+    return f"<{tag}{text}>{''.join(content)}</{tag}>"
+
+
+def _value(value: object) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else html.escape(str(value))
+
+
+def text(content: str, x: float, y: float, class_: str = "", anchor: str = "start") -> str:
+    """A line of text; `y` is its baseline."""
+    return element("text", html.escape(content), x=x, y=y, class_=class_, text_anchor=anchor)
 
 
 def picture(width: float, height: float, title: str, *content: str) -> str:

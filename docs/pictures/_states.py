@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from _ink import box as frame
-
-from roundelay.reports.svg import element, text
+from _ink import element, text
 
 HEAD = element(
     "defs",

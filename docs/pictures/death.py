@@ -7,14 +7,13 @@ from collections.abc import Coroutine, Generator
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from _ink import box, line, paragraph, picture
+from _ink import box, element, line, paragraph, picture, text
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Begin, Effect, Exchange, Grad
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.state import Me
 from roundelay.learner.quadratic import Quadratic
-from roundelay.reports.svg import element, text
 from roundelay.runtime.base import Cluster, SegmentPlan
 from roundelay.runtime.sim.cluster import Compute, Moment, Node, VirtualCluster
 from roundelay.runtime.sim.cost import CostModel

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from _ink import arrow, box, line, paragraph, picture
+from _ink import arrow, box, element, line, paragraph, picture, text
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
 from roundelay.core.flat import CHUNK
-from roundelay.reports.svg import element, text
 from roundelay.runtime.rows import Row, reach
 
 LOW, HIGH = 1, 3

@@ -4,10 +4,9 @@ The states of each end stand in a line. An event that leads on is an arrow on th
 leads back an arc below it; events that change nothing, and the message that a state sends, are named in its box.
 """
 
-from _ink import picture
+from _ink import picture, text
 from _states import HEAD, arc, label, state
 
-from roundelay.reports.svg import text
 from roundelay.runtime.hosts.exchange.states import TRANSITIONS, WORDS, Event, Role, State
 
 STEP, WIDTH, HEIGHT, RISE = 172, 104, 58, 34

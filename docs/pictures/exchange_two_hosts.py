@@ -5,9 +5,8 @@ Each step is an event that is fed to the client's or the server's machine; a ste
 
 from dataclasses import dataclass
 
-from _ink import arrow, box, line, paragraph, picture, wide
+from _ink import arrow, box, line, paragraph, picture, text, wide
 
-from roundelay.reports.svg import text
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
 
 WIDTH, TOP, STEP = 940.0, 176.0, 34.0

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from _imports import Arrows, floors, wing
-from _ink import box, paragraph, picture, wide
-
-from roundelay.reports.svg import element, text
+from _ink import box, element, paragraph, picture, text, wide
 
 WIDTH, TOP, STEP, HIGH, GAP, WIDE = 880.0, 88.0, 54.0, 28.0, 18.0, 300.0
 COLUMN = {"training": 300.0, "neither": 710.0}

@@ -4,9 +4,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from _imports import SPEAKS, TRAINS, floors, wing
-from _ink import box, paragraph, picture, wide
-
-from roundelay.reports.svg import text
+from _ink import box, paragraph, picture, text, wide
 
 HIGH, GAP, PAD, TITLE = 24.0, 6.0, 9.0, 25.0
 WIDTH, TOP = 960.0, 84.0

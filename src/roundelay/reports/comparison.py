@@ -99,23 +99,19 @@ def compare_runs(runs: Sequence[Run], target: float | None = None) -> Comparison
     """Set runs against each other. Without a `target` it is a held-out loss that all finished runs reached."""
     finished = [run for run in runs if run.state is State.FINISHED]
     chosen, behind = (target, ()) if target is not None else common_target(finished or runs)
-    figures = []
-    for run in runs:
-        baseline, calm = baseline_of(run, runs), undisturbed_of(run, runs)
-        own = seconds_to(run, chosen)
-        theirs = seconds_to(baseline, chosen) if baseline else None
-        figures.append(
-            (
-                run,
-                Figures(
-                    speedup=_ratio(run.frames_per_second, baseline.frames_per_second) if baseline else None,
-                    seconds_to_target=own,
-                    sooner=_ratio(theirs, own),
-                    undisturbed=_ratio(run.frames_per_second, calm.frames_per_second) if calm else None,
-                ),
-            )
-        )
-    return Comparison(tuple(series_of(runs)), chosen, target is not None, tuple(behind), tuple(figures))
+    figures = tuple((run, _figures(run, runs, chosen)) for run in runs)
+    return Comparison(tuple(series_of(runs)), chosen, target is not None, tuple(behind), figures)
+
+
+def _figures(run: Run, runs: Sequence[Run], target: float | None) -> Figures:
+    baseline, calm = baseline_of(run, runs), undisturbed_of(run, runs)
+    speed, own = run.frames_per_second, seconds_to(run, target)
+    return Figures(
+        speedup=_ratio(speed, baseline.frames_per_second) if baseline else None,
+        seconds_to_target=own,
+        sooner=_ratio(seconds_to(baseline, target), own) if baseline else None,
+        undisturbed=_ratio(speed, calm.frames_per_second) if calm else None,
+    )
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:
@@ -128,23 +124,17 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 def baseline_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the undisturbed one-learner run of the same seed and clock; of several the one whose recipe differs least,
     then the nearest in minibatch, `sgd` first."""
-    found = [
-        other
-        for other in runs
-        if other.results.learners == 1
-        and not other.stragglers
-        and _alike(other, run)
-        and other.simulated == run.simulated
-    ]
-    return min(found, key=lambda other: _distance(other, run), default=None)
+    alone = [other for other in _alike(run, runs) if other.results.learners == 1]
+    return min(alone, key=lambda other: _distance(other, run), default=None)
 
 
-def _alike(a: Run, b: Run) -> bool:
-    return (a.results.seed, a.results.corpus, a.results.parameters) == (
-        b.results.seed,
-        b.results.corpus,
-        b.results.parameters,
-    )
+def _alike(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """Return undisturbed runs of the same seed, corpus, network and clock."""
+
+    def kind(one: Run) -> tuple[object, ...]:
+        return one.results.seed, one.results.corpus, one.results.parameters, one.simulated
+
+    return [other for other in runs if not other.stragglers and kind(other) == kind(run)]
 
 
 def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
@@ -156,24 +146,12 @@ def _distance(baseline: Run, run: Run) -> tuple[int, float, bool]:
 
 def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
     """Return the run that differs in having no stragglers; None for a run that has none itself."""
-    if not run.stragglers:
-        return None
-    wanted = {key: value for key, value in run.settings.items() if key not in _OWN}
-    return next(
-        (
-            other
-            for other in runs
-            if not other.stragglers
-            and _alike(other, run)
-            and (other.results.label, other.results.learners) == (run.results.label, run.results.learners)
-            and other.simulated == run.simulated
-            and {key: value for key, value in other.settings.items() if key not in _OWN} == wanted
-        ),
-        None,
-    )
 
+    def kind(one: Run) -> tuple[object, ...]:
+        settings = {key: value for key, value in one.settings.items() if key not in ("training.stragglers", "name")}
+        return one.results.label, one.results.learners, settings
 
-_OWN = ("training.stragglers", "name")
+    return next((o for o in _alike(run, runs) if run.stragglers and kind(o) == kind(run)), None)
 
 
 # Time to a loss -------------------------------------------------------------------------------------------------------
@@ -250,22 +228,17 @@ def shared(series: Sequence[Series]) -> Shared:
     runs = [run for s in series for run in s.runs]
     if len(runs) < 2:
         return Shared()
-    several = len(series) > 1  # one series is told by its whole name
-    seeds = {tuple(run.results.seed for run in s.runs) for s in series}
-    return Shared(
-        _of_all(runs, lambda run: learners_text(run.results.learners)) if several else "",
-        _of_all(runs, lambda run: straggler_text(run.stragglers)) if several else "",
-        _seeds_text(seeds.pop()) if len(seeds) == 1 else "",
-    )
 
+    def one(words: Iterable[str]) -> str:
+        found = set(words)
+        return found.pop() if len(found) == 1 else ""
 
-def _of_all(runs: Sequence[Run], said: Callable[[Run], str]) -> str:
-    found = {said(run) for run in runs}
-    return found.pop() if len(found) == 1 else ""
-
-
-def _seeds_text(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    seeds = one(", ".join(str(run.results.seed) for run in s.runs) for s in series)
+    seeds = f"seed{'s' * (',' in seeds)} {seeds}" if seeds else ""
+    if len(series) == 1:  # told by its whole name
+        return Shared(seeds=seeds)
+    learners = one(learners_text(run.results.learners) for run in runs)
+    return Shared(learners, one(straggler_text(run.stragglers) for run in runs), seeds)
 
 
 def briefly(comparison: Comparison, common: Shared) -> Comparison:

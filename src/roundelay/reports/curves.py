@@ -5,101 +5,80 @@ Several seeds are drawn as their mean at each epoch that all of them finished, b
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
+from markupsafe import Markup
+
 from roundelay.core.records import Evaluation
-from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
+from roundelay.reports.charts import ChartAxes, Line, Point, figure, line_figure
 from roundelay.reports.numbers import percent, plain, seconds, short
-from roundelay.reports.panels import figure, legend, twice
+from roundelay.reports.panels import legend
 from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, finite, named
 
-
-@dataclass(frozen=True)
-class _Abscissa:
-    """The horizontal axis of the curves."""
-
-    title: str
-    place: Callable[[Run, Evaluation], float]
+Value = Callable[[Evaluation], float]
+Place = Callable[[Run, Evaluation], float]
+"""From an evaluation of a run to its place on the horizontal axis."""
 
 
-def _over(over: str, series: Sequence[Series]) -> _Abscissa:
+def _over(over: str, series: Sequence[Series]) -> tuple[str, Place]:
+    """Return the horizontal axis of the curves: its title, and places on it."""
     runs = [run for s in series for run in s.runs]
     if over == "frames":
-        return _Abscissa(f"{worded(runs).examples} trained, all learners", lambda run, e: float(e.frames))
+        return f"{worded(runs).examples} trained, all learners", lambda run, e: float(e.frames)
     longest = max(finite(run.clock(e) for run in runs for e in run.evaluations), default=0.0)
     unit, size = ("seconds", 1.0) if longest < 600 else ("minutes", 60.0) if longest < 7200 else ("hours", 3600.0)
     virtual = "virtual " * all(run.simulated for run in runs)
-    return _Abscissa(virtual + unit, lambda run, e: run.clock(e) / size)
+    return virtual + unit, lambda run, e: run.clock(e) / size
 
 
-def curves(series: Sequence[Series], over: str) -> str:
+def curves(series: Sequence[Series], over: str) -> Markup:
     """Return held-out loss over "frames", or whatever is counted, or over "seconds"."""
-    below = _over(over, series)
+    below, place = _over(over, series)
     words = worded(run for s in series for run in s.runs)
-    unit = words.unit
-    lines = [line for s in series for line in _lines(s, below, lambda e: e.cross_entropy, unit)]
+    lines = [line for s in series for line in _lines(s, place, lambda e: e.cross_entropy, words.unit)]
     ceiling = _ceiling(lines)
-    alone = [e.cross_entropy for s in series for run in s.runs for e in _shown(run)]
-    left_out = sum(not math.isfinite(value) for value in alone)
-    note = (
-        "Lower and further left is better."
-        if over == "seconds"
-        else "The same work on every curve: how well it was used."
-    )
+    note = "The same work on every curve: how well it was used."
+    if over == "seconds":
+        note = "Lower and further left is better."
     note += _band_note(lines)
     if any(p.hollow for line in lines for p in line.points):
         note += " A hollow mark: the schedule went back to the model before."
     note += _clock_note(series, over)
-    if left_out:
-        note += f" {left_out} value{'s are' if left_out > 1 else ' is'} not a finite number and not drawn."
+    if broken := sum(not math.isfinite(e.cross_entropy) for s in series for run in s.runs for e in _shown(run)):
+        note += f" {broken} value{'s are' if broken > 1 else ' is'} not a finite number and not drawn."
     if math.isfinite(ceiling):
         note += f" Values above {ceiling:.1f} are cut off, so that the end can be read."
-    title = f"Held-out {words.loss} over {words.examples if over == 'frames' else 'time'}"
     ends = "; ".join(
         f"{s.name}, seed {run.results.seed}: {plain(run.evaluations[-1].cross_entropy)} at the end"
         for s in series
         for run in s.runs
         if run.evaluations
     )
-    return figure(
-        title,
-        note,
-        legend(series)
-        + twice(
-            lambda width: line_chart(lines, width, f"{title}. {ends}", ChartAxes(below.title, unit, ceiling=ceiling))
-        ),
-    )
+    title = f"Held-out {words.loss} over {words.examples if over == 'frames' else 'time'}"
+    return line_figure(title, note, lines, ChartAxes(below, words.unit, ceiling), ends, legend(series))
 
 
-def consensus(series: Sequence[Series]) -> str:
-    """Return distance between the learners' rows at the end of every epoch, over seconds; empty without several
+def consensus(series: Sequence[Series]) -> Markup | None:
+    """Return distance between the learners' rows at the end of every epoch, over seconds; None without several
     learners."""
     several = [s for s in series if s.runs[0].results.learners > 1 and any(_shown(run) for run in s.runs)]
     apart = [s for s in several if any(e.consensus_distance for run in s.runs for e in _shown(run))]
     agree = [s for s in several if s not in apart]
     if not several:
-        return ""
+        return None
     title = "Consensus distance over time"
     note = "Root mean square of rows minus their mean, at the end of every epoch: how far apart the learners are."
     same = f" Always 0, one model for all: {named(agree, several)}." if agree else ""
     if not apart:
-        return figure(title, note + same, "")
-    below = _over("seconds", apart)
+        return figure(title, note + same)
+    below, place = _over("seconds", apart)
     # Zero has no place on the logarithmic axis that one strategy far from the others brings about.
-    lines = [line for s in apart for line in _lines(s, below, lambda e: e.consensus_distance or math.nan, "")]
+    lines = [line for s in apart for line in _lines(s, place, lambda e: e.consensus_distance or math.nan, "")]
     ends = "; ".join(f"{s.name}: {short(_last_distance(s))} at the end" for s in apart)
-    return figure(
-        title,
-        note + _band_note(lines) + _clock_note(apart, "seconds") + same,
-        legend(apart)
-        + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {ends}", ChartAxes(below.title, "root mean square, per parameter")
-            )
-        ),
-    )
+    note += _band_note(lines) + _clock_note(apart, "seconds") + same
+    axes = ChartAxes(below, "root mean square, per parameter")
+    return line_figure(title, note, lines, axes, ends, legend(apart))
 
 
 def _last_distance(series: Series) -> float:
@@ -119,8 +98,6 @@ def _band_note(lines: Sequence[Line]) -> str:
 
 # Lines ----------------------------------------------------------------------------------------------------------------
 
-Value = Callable[[Evaluation], float]
-
 
 def _shown(run: Run) -> Sequence[Evaluation]:
     """Return the evaluations to draw: the untrained model (epoch -1) would flatten all that follows, so it is drawn
@@ -128,21 +105,21 @@ def _shown(run: Run) -> Sequence[Evaluation]:
     return [e for e in run.evaluations if e.epoch >= 0] or run.evaluations
 
 
-def _lines(series: Series, below: _Abscissa, value: Value, unit: str) -> list[Line]:
+def _lines(series: Series, place: Place, value: Value, unit: str) -> list[Line]:
     """Return the mean with its band and each seed thin behind it; or each run by itself where there is no mean."""
     each = [
-        Line(series.index, tuple(_point(series, run, e, below, value, unit) for e in _shown(run)))
+        Line(series.index, tuple(_point(series, run, e, place, value, unit) for e in _shown(run)))
         for run in series.runs
     ]
-    mean = _mean(series, below, value, unit) if len(series.runs) > 1 else None
+    mean = _mean(series, place, value, unit) if len(series.runs) > 1 else None
     if mean is None:
         return each
     return [mean, *(Line(series.index, line.points, quiet=True) for line in each)]
 
 
-def _point(series: Series, run: Run, e: Evaluation, below: _Abscissa, value: Value, unit: str) -> Point:
+def _point(series: Series, run: Run, e: Evaluation, place: Place, value: Value, unit: str) -> Point:
     return Point(
-        below.place(run, e),
+        place(run, e),
         value(e),
         f"{series.name}, seed {run.results.seed}, {_epoch(e)}: {_written(value(e), unit)}, "
         f"{run.wording.right} {percent(e.accuracy)}, {short(e.frames)} {run.wording.examples}, {seconds(run.clock(e))}"
@@ -151,14 +128,14 @@ def _point(series: Series, run: Run, e: Evaluation, below: _Abscissa, value: Val
     )
 
 
-def _mean(series: Series, below: _Abscissa, value: Value, unit: str) -> Line | None:
+def _mean(series: Series, place: Place, value: Value, unit: str) -> Line | None:
     """Return mean at each epoch that all seeds finished; None if there is none. Not finite where one of them is not."""
     by_epoch = [{e.epoch: e for e in _shown(run)} for run in series.runs]
     common = [epoch for epoch in by_epoch[0] if all(epoch in found for found in by_epoch)]
     points, band = [], []
     for epoch in common:
         found = [(run, epochs[epoch]) for run, epochs in zip(series.runs, by_epoch, strict=True)]
-        xs, ys = [below.place(run, e) for run, e in found], [value(e) for _, e in found]
+        xs, ys = [place(run, e) for run, e in found], [value(e) for _, e in found]
         low, high = min(ys), max(ys)
         given_up = sum(not e.accepted for _, e in found)
         at = fmean(run.clock(e) for run, e in found)

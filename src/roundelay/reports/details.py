@@ -3,90 +3,52 @@
 from collections.abc import Mapping, Sequence
 from statistics import median
 
+from markupsafe import Markup
+
 from roundelay.core.minibatch import recorded_text
-from roundelay.reports.charts import ColumnBar, column_chart
+from roundelay.reports.charts import ColumnBar, column_chart, figure, table
+from roundelay.reports.markup import draw
 from roundelay.reports.mixing import counted, exchange_map, gap_note, groups
 from roundelay.reports.numbers import MISSING, percent, plain, seconds, short
-from roundelay.reports.panels import figure
 from roundelay.reports.runs import Run, State, added
-from roundelay.reports.series import Series, learners_text
-from roundelay.reports.svg import colours, element, esc, mark
+from roundelay.reports.series import Series
 
 MOST_BARS = 96
 STRAGGLER = 0.8  # of the median learner's frames
-FEW = 4  # columns that a telephone has room for
 
 
-def run_section(series: Series, run: Run, *, unfolded: bool) -> str:
+def run_section(series: Series, run: Run, *, unfolded: bool) -> Markup:
     """Return everything about one run, folded away unless there are only a few."""
-    sample = element(
-        "svg",
-        mark(series.index, 7.0, 7.0, 4.5),
-        class_=colours(series.index),
-        viewBox="0 0 14 14",
-        width=14,
-        height=14,
-        aria_hidden="true",
-    )
-    title = element(
-        "summary", sample, element("h3", esc(run.name)), element("span", esc(f"{series.name}, seed {run.results.seed}"))
-    )
-    lost = "".join(
-        element("p", esc(f"Learner {l.rank} was lost after {seconds(l.wall_s)}: {l.reason}"), class_="warning")
-        for l in run.lost  # noqa: E741
-    )
-    lost += "".join(
-        element("p", esc(f"Another learner {j.rank} took its place after {seconds(j.wall_s)}."), class_="warning")
-        for j in run.joined
-    )
-    lost += "".join(
-        element(
-            "p", esc(f"{learners_text(c.after)} went on after {seconds(c.wall_s)} where {c.before} stopped: {c.what}.")
-        )
-        for c in run.changed
-    )
     figures = [_staleness(series, run)]
     if run.results.learners > 1:
         figures += [_frames(series, run), _exchanges(series, run)]
-    body = [_facts(run), lost, element("div", *figures, class_="three"), _epochs(run)]
-    if run.recipe:
-        body.append(_folded("Recipe, as resolved", element("pre", element("code", esc(run.recipe)), tabindex=0)))
-    opened = {"open": "open"} if unfolded else {}
-    return element("details", title, *body, class_="run", **opened)
-
-
-def _facts(run: Run) -> str:
+    ended, results = run.state is State.FINISHED, run.results
     facts = {
-        "state": run.state.value if run.state is State.FINISHED else run.stopped,
-        "stopped": run.stopped if run.state is State.FINISHED else "",
-        "machine": run.results.machine,
-        "commit": run.results.commit,
-        "runtime": run.results.runtime,
-        "parameters": short(run.results.parameters),
-        "minibatch": recorded_text(run.results),
-        "started from": run.results.started_from,
-        "real time": seconds(run.results.wall_seconds),
-        "virtual time": "" if run.results.virtual_seconds is None else seconds(run.results.virtual_seconds),
+        "state": run.state.value if ended else run.stopped,
+        "stopped": run.stopped if ended else "",
+        "machine": results.machine,
+        "commit": results.commit,
+        "runtime": results.runtime,
+        "parameters": short(results.parameters),
+        "minibatch": recorded_text(results),
+        "started from": results.started_from,
+        "real time": seconds(results.wall_seconds),
+        "virtual time": "" if results.virtual_seconds is None else seconds(results.virtual_seconds),
         "folder": str(run.folder),
     }
-    pairs = [element("div", element("dt", esc(k)), element("dd", esc(v))) for k, v in facts.items() if v]
-    return element("dl", *pairs)
+    return draw("section", series, run, facts, figures, _epochs(run), unfolded, template="run.html")
 
 
-def _folded(title: str, body: str) -> str:
-    return element("details", element("summary", esc(title)), body, class_="more")
-
-
-def _staleness(series: Series, run: Run) -> str:
+def _staleness(series: Series, run: Run) -> Markup:
     total = added([s.histogram for s in run.staleness])
     while total and not total[-1]:
         total.pop()
     title = "Staleness of gradients"
     gradients = sum(total)
     if not gradients:
-        return figure(title, "None recorded.", "")
+        return figure(title, "None recorded.")
     if len(total) == 1:
-        return figure(title, f"None: each of the {gradients:,} gradients was applied to the row it was taken from.", "")
+        return figure(title, f"None: each of the {gradients:,} gradients was applied to the row it was taken from.")
     last = max(len(s.histogram) for s in run.staleness)
     bars = _staleness_bars(total, open_ended=len(total) == last and any(s.largest >= last for s in run.staleness))
     said = f"mean {plain(run.stale_mean, 2)}, largest {plain(run.stale_largest, 0)}"
@@ -111,12 +73,12 @@ def _staleness_bars(total: Sequence[int], *, open_ended: bool) -> list[ColumnBar
     return bars
 
 
-def _frames(series: Series, run: Run) -> str:
+def _frames(series: Series, run: Run) -> Markup:
     examples = run.wording.examples
     title = f"{examples.capitalize()} by learner"
     frames = added([s.learner_frames for s in run.segments])
     if not any(frames):
-        return figure(title, "No epoch finished yet.", "")
+        return figure(title, "No epoch finished yet.")
     usual = median(frames)
     slow = [rank for rank, n in enumerate(frames) if n < STRAGGLER * usual]
     note = "All within 20 % of the median learner."
@@ -134,26 +96,25 @@ def _frames(series: Series, run: Run) -> str:
     return figure(title, note, column_chart(bars, series.index, f"{title}. {note}", "learner", examples))
 
 
-def _exchanges(series: Series, run: Run) -> str:
+def _exchanges(series: Series, run: Run) -> Markup:
     title = "Exchanges"
     matrix = counted([run])
     if not any(map(any, matrix)):
-        return figure(title, "None: this strategy makes no one-sided exchanges.", "")
+        return figure(title, "None: this strategy makes no one-sided exchanges.")
     note = f"Row began, column answered. {gap_note(matrix)}"
     return figure(title, note, exchange_map(matrix, series.index, f"{title} between learners. {note}"))
 
 
-def _epochs(run: Run) -> str:
+def _epochs(run: Run) -> Markup | None:
     """Return the numbers behind the curves."""
     segments, evaluations = {s.epoch: s for s in run.segments}, {e.epoch: e for e in run.evaluations}
     ages: Mapping[int, float] = {s.epoch: s.mean for s in run.staleness}
     epochs = sorted({*segments, *evaluations})
     if not epochs:
-        return ""
+        return None
     examples = run.wording.examples
-    held_out = [f"{run.held_out} loss", f"{run.held_out} accuracy"]
     titles = ["epoch", "learning rate", examples, "time", f"{examples}/s", "training loss", "training accuracy"]
-    titles += [*held_out, "kept", "consensus distance", "mean staleness"]
+    titles += [f"{run.held_out} loss", f"{run.held_out} accuracy", "kept", "consensus distance", "mean staleness"]
     rows = []
     for epoch in epochs:
         s, e = segments.get(epoch), evaluations.get(epoch)
@@ -175,38 +136,4 @@ def _epochs(run: Run) -> str:
                 plain(ages.get(epoch), 2),
             ]
         )
-    return _folded(f"Epochs: {len(segments)}", table(f"Epochs of {run.name}", titles, rows, [True] * len(titles)))
-
-
-def table(
-    caption: str,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    numbers: Sequence[bool],
-    meanings: Sequence[str] = (),
-) -> str:
-    """Return a table that scrolls sideways in its own box, its first column staying; page.js lets its columns sort it.
-    One of many columns is a list of rows on a telephone."""
-    hints = [{"title": meaning} for meaning in meanings] or [{}] * len(titles)
-    classes = [{"class_": "number"} if number else {} for number in numbers]
-    head = [element("th", esc(t), scope="col", **h, **c) for t, h, c in zip(titles, hints, classes, strict=True)]
-    body = [
-        element(
-            "tr",
-            element("th", esc(row[0]), scope="row", **classes[0]),
-            *(
-                element("td", esc(cell), data_t=title, **c)
-                for cell, title, c in zip(row[1:], titles[1:], classes[1:], strict=True)
-            ),
-        )
-        for row in rows
-    ]
-    kinds = ["sortable"] * (len(rows) > 1) + ["many"] * (len(titles) > FEW)
-    whole = element(
-        "table",
-        element("caption", esc(caption)),
-        element("thead", element("tr", *head)),
-        element("tbody", *body),
-        **({"class_": " ".join(kinds)} if kinds else {}),
-    )
-    return element("div", whole, class_="scroll", role="region", aria_label=caption, tabindex=0)
+    return table(f"Epochs of {run.name}", titles, rows, words=())

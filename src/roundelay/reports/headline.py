@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -69,29 +69,22 @@ def _beside(alone: Alone, *, virtual: bool) -> str:
     groups: dict[tuple[tuple[str, ...], int], list[Together]] = {}
     for one in alone.others:
         groups.setdefault((one.stragglers, one.learners), []).append(one)
-    ordered = sorted(groups.items(), key=lambda item: (bool(item[0][0]), item[0][1]))
-    ((_, learners), (best, *_)), clock = ordered[0], " (virtual)" * virtual
-    who, label = _learners(learners, best.stragglers), best.series.runs[0].results.label
+    ordered = [found for _, found in sorted(groups.items(), key=lambda item: (bool(item[0][0]), item[0][1]))]
+    best, clock, loss = ordered[0][0], " (virtual)" * virtual, f"a held-out loss of {alone.loss:.4g}"
+    who, label, its = _learners(best), best.series.runs[0].results.label, seconds(alone.seconds.mean)
     if best.sooner is None:
-        said = [
-            f"{who} did not reach a held-out loss of {alone.loss:.4g}{_in_some(best)} ({label}), which one alone "
-            f"reached in {seconds(alone.seconds.mean)}{clock}."
-        ]
+        first = f"{who} did not reach {loss}{_in_some(best)} ({label}), which one alone reached in {its}{clock}."
     else:
-        said = [
-            f"{who} reached a held-out loss of {alone.loss:.4g} in {seconds(best.seconds.mean)}{clock}, one alone in "
-            f"{seconds(alone.seconds.mean)}: {times_sooner(best.sooner)} ({label})."
-        ]
-    for (stragglers, learners), others in ordered[1:MOST_TEAMS]:
-        shown = "; ".join(_there(one) for one in others)
-        said.append(f"{_learners(learners, stragglers)}: {shown}.")
-    return " ".join(said)
+        own, ratio = seconds(best.seconds.mean), times_sooner(best.sooner)
+        first = f"{who} reached {loss} in {own}{clock}, one alone in {its}: {ratio} ({label})."
+    rest = [f"{_learners(found[0])}: {'; '.join(map(_there, found))}." for found in ordered[1:MOST_TEAMS]]
+    return " ".join([first, *rest])
 
 
-def _learners(number: int, stragglers: Sequence[str]) -> str:
+def _learners(some: Together) -> str:
     """Return `Two learners`, `Two learners, straggler 1:3x`."""
-    words = NUMBERS[number] if number < len(NUMBERS) else str(number)
-    return ", ".join(part for part in (f"{words} learners", straggler_text(stragglers)) if part)
+    number = NUMBERS[some.learners] if some.learners < len(NUMBERS) else str(some.learners)
+    return ", ".join(part for part in (f"{number} learners", straggler_text(some.stragglers)) if part)
 
 
 def _there(one: Together) -> str:
@@ -138,15 +131,12 @@ def _race(series: Sequence[Series], comparison: Comparison) -> str:
 
 def _stragglers(series: Sequence[Series], comparison: Comparison) -> str:
     """Return a sentence on how much speed each strategy keeps that also ran with a straggler."""
-    kept = [
-        (found.mean, s.name)
-        for s in series
-        if (found := spread(comparison.of(run).undisturbed for run in s.runs)).values
-    ]
-    if not kept:
+    kept = {s.name: spread(comparison.of(run).undisturbed for run in s.runs) for s in series}
+    known = [(found.mean, name) for name, found in kept.items() if found.values]
+    if not known:
         return ""
-    (least, worst), (most, best) = min(kept), max(kept)
-    if len(kept) == 1:
+    (least, worst), (most, best) = min(known), max(known)
+    if len(known) == 1:
         return f"{best}, keeps {100 * most:.0f} % of its speed."
     return f"Of their undisturbed speed {best}, keeps {100 * most:.0f} %; {worst}, {100 * least:.0f} %."
 
@@ -179,12 +169,12 @@ def _paired(series: Sequence[Series], split: str, best: str, worst: str) -> str:
         return ""
     low, high = apart.interval
     p = min(1.0, apart.p * math.comb(len(series), 2))
-    said = (
+    corrected = f", corrected for {len(series)} series" if len(series) > 2 else ""
+    so = "more than chance explains" if p < SURE else "chance explains that"
+    return (
         f"on the same utterances the two differ by {plain(apart.wer, 2)} % (95 % interval {plain(low, 2)} to "
-        f"{plain(high, 2)}, p {small(p)}"
+        f"{plain(high, 2)}, p {small(p)}{corrected}): {so}"
     )
-    said += f", corrected for {len(series)} series)" if len(series) > 2 else ")"
-    return f"{said}: {'more than chance explains' if p < SURE else 'chance explains that'}"
 
 
 def small(p: float) -> str:
@@ -194,27 +184,27 @@ def small(p: float) -> str:
 
 def _by_intervals(scores: Mapping[str, Sequence[WordErrors]]) -> str:
     intervals = [series_interval(errors) for errors in scores.values() if errors]
-    told_apart = max(i[0] for i in intervals) > min(i[1] for i in intervals)
-    return (
-        "the 95 % intervals of some do not touch"
-        if told_apart
-        else "all 95 % intervals overlap, so these counts alone do not tell them apart"
-    )
+    if max(low for low, _ in intervals) > min(high for _, high in intervals):
+        return "the 95 % intervals of some do not touch"
+    return "all 95 % intervals overlap, so these counts alone do not tell them apart"
 
 
 def _loss(series: Sequence[Series]) -> str:
     runs = [run for s in series for run in s.runs]
-    losses = [(finite(run.cross_entropy for run in s.runs), s.name) for s in series]
-    means = sorted((fmean(values), name) for values, name in losses if values)
-    if not means:
+    words, means = worded(runs), _means(series, lambda run: run.cross_entropy)
+    if not means or (len(means) > 1 and len({run.wording for run in runs}) > 1):  # they cannot be compared
         return ""
-    if len(means) == 1:
-        return f"Held-out {worded(runs).loss}: {plain(means[0][0])} {worded(runs).unit}."
-    if len({run.wording for run in runs}) > 1:
-        return ""  # they cannot be compared
     (low, best), (high, worst) = means[0], means[-1]
+    if len(means) == 1:
+        return f"Held-out {words.loss}: {plain(low)} {words.unit}."
     apart = f", {100 * (high / low - 1):.1f} % more" if low > 0 and math.isfinite(high / low) else ""
-    return f"Held-out {worded(runs).loss}: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
+    return f"Held-out {words.loss}: from {plain(low)} ({best}) to {plain(high)} ({worst}){apart}."
+
+
+def _means(series: Sequence[Series], figure: Callable[[Run], float | None]) -> list[tuple[float, str]]:
+    """Return mean and name of each series with a finite figure, the least first."""
+    known = [(finite(map(figure, s.runs)), s.name) for s in series]
+    return sorted((fmean(values), name) for values, name in known if values)
 
 
 def _unaligned(runs: Sequence[Run]) -> str:
@@ -237,7 +227,7 @@ def _speed(series: Sequence[Series]) -> str:
     examples = worded(runs).examples
     if len({(run.simulated, run.wording.examples) for run in runs}) != 1:
         return ""
-    speeds = sorted((fmean(v), s.name) for s in series if (v := finite(run.frames_per_second for run in s.runs)))
+    speeds = _means(series, lambda run: run.frames_per_second)
     if not speeds:
         return ""
     virtual = " virtual" if runs[0].simulated else ""

@@ -7,10 +7,11 @@ more column, the last, for exchanges with it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
+
 from roundelay.reports.charts import heat_map
 from roundelay.reports.numbers import plain
 from roundelay.reports.runs import Run
-from roundelay.reports.svg import element
 
 MOST_CELLS = 32  # learners drawn one by one in a matrix; more are drawn in groups of neighbours
 CENTRE = "centre"
@@ -93,30 +94,24 @@ def gap_note(matrix: Matrix) -> str:
 
 
 _IJ = "<sub>ij</sub>"
-FORMULA = (
+FORMULA = Markup(
     "Spectral gap: an average of rows i and j is the mixing matrix "
     f"P{_IJ} = I − (e<sub>i</sub> − e<sub>j</sub>)(e<sub>i</sub> − e<sub>j</sub>)ᵀ / 2. With n{_IJ} such exchanges "
     f"counted, W = Σ n{_IJ} P{_IJ} / Σ n{_IJ} is their mean, and the gap is 1 − λ₂(W): if pairs came independently in "
     "these proportions, an exchange would take at least that share off the squared distance from consensus, in the "
     "mean, and a round of L exchanges 1 − λ₂(W)<sup>L</sup>."
 )
-"""Meaning of the gap, as markup."""
+"""Meaning of the gap."""
 
 
-def exchange_map(matrix: Matrix, index: int, label: str) -> str:
+def exchange_map(matrix: Matrix, index: int, label: str) -> Markup:
     """Return the matrix drawn; many learners in groups of neighbours."""
-    centre = has_centre(matrix)
     size = len(matrix)
     rows = groups(size, MOST_CELLS)
-    columns = [*rows, (size, size + 1)] if centre else rows
-    cells = [[float(sum(sum(matrix[i][c:d]) for i in range(a, b))) for c, d in columns] for a, b in rows]
+    centre = [(size, size + 1)] * has_centre(matrix)
+    cells = [[float(sum(sum(matrix[i][c:d]) for i in range(a, b))) for c, d in [*rows, *centre]] for a, b in rows]
     names = [f"{a}" if b - a == 1 else f"{a}-{b - 1}" for a, b in rows]
-    return heat_map(cells, names, index, label, columns=[*names, CENTRE] if centre else names)
-
-
-def formula() -> str:
-    """Return the paragraph that says what the gap is."""
-    return element("p", FORMULA)
+    return heat_map(cells, names, index, label, [CENTRE] * len(centre))
 
 
 def groups(size: int, most: int) -> list[tuple[int, int]]:

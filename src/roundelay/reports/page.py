@@ -1,24 +1,22 @@
-"""One HTML page of any number of runs.
-
-It asks nobody for anything: style, script and charts are in it, and the letters are the reader's own.
-"""
+"""One HTML page of any number of runs."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from markupsafe import Markup
+
 from roundelay.core.files import write_text
+from roundelay.reports.charts import table
 from roundelay.reports.comparison import Comparison, briefly, compare_runs, shared
 from roundelay.reports.curves import consensus, curves
-from roundelay.reports.details import run_section, table
-from roundelay.reports.document import document, footer
+from roundelay.reports.details import run_section
 from roundelay.reports.headline import headline, scored_split
-from roundelay.reports.mistakes import Listen, mistakes
-from roundelay.reports.panels import joined, speed, speedup, time_to_target, word_errors
+from roundelay.reports.markup import page
+from roundelay.reports.mistakes import Listen, Part, mistakes
+from roundelay.reports.panels import speed, speedup, time_to_target, word_errors
 from roundelay.reports.runs import Run, load_runs
 from roundelay.reports.series import Series, finite
-from roundelay.reports.svg import element, esc
 from roundelay.reports.table import columns, means, means_table, summary_table
 from roundelay.reports.talking import exchanges, staleness
 from roundelay.reports.timeline import timeline
@@ -49,20 +47,11 @@ def write_report(
     return out
 
 
-@dataclass(frozen=True)
-class PageTable:
-    """A table for the page: titles and rows of equally many cells, and the meaning of each column."""
-
-    caption: str
-    rows: Sequence[Sequence[str]]  # the first are the titles
-    meanings: Sequence[str]
-
-
 def render_html(
     runs: Sequence[Run],
     target: float | None = None,
     warnings: Sequence[str] = (),
-    tables: Sequence[PageTable] = (),
+    tables: Sequence[Markup] = (),
     listen: Listen | None = None,
 ) -> str:
     """Return the page; with `tables`, they stand in place of the means over seeds. Equal runs give an equal page, byte
@@ -72,10 +61,6 @@ def render_html(
     comparison = briefly(whole, common)
     series = comparison.series
     corpora = list(dict.fromkeys(run.results.corpus for run in runs if run.results.corpus))
-    title = f"{', '.join(corpora) or 'Roundelay'}: {len(runs)} run{'s' if len(runs) > 1 else ''}"
-    said = [element("p", esc(joined(sentence))) for sentence in headline(comparison)]
-    said += [element("p", esc(w), class_="warning") for w in warnings]
-    said += [element("p", esc(common.sentence), class_="note")] if common.sentence else []
     race, over_seconds, over_frames = time_to_target(comparison), curves(series, "seconds"), curves(series, "frames")
     scaling = [panel for panel in (speed(series), speedup(comparison)) if panel]
     if race:
@@ -83,79 +68,47 @@ def render_html(
     else:
         first, learning, scaling = [word_errors(series), over_seconds], [over_frames, *scaling[:1]], scaling[1:]
     talking = [panel for panel in (staleness(series), consensus(series)) if panel]
-    alone = len(runs) == 1  # its own section shows the same
-    who = "" if alone else exchanges(series)
-    each = [run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs]
-    sections = {
-        "Result": [timeline(series), _two(first), *map(_shown, tables or _over_seeds(comparison))],
-        "Learning": [_two(learning)],
-        "Errors": mistakes(series, scored_split(runs), listen),
-        "Speed": [_two(scaling)] if scaling else [],
-        "Talking": [_two(talking), who] if talking and not alone else [],
-        "Runs": [_all_runs(runs), *each],
+    if len(runs) == 1:  # its own section shows the same
+        talking = []
+    shown, titles = columns(runs), summary_table(runs)
+    words = [place for place, column in enumerate(shown) if not column.number]
+    every = table("All runs", titles[0], titles[1:], [column.meaning for column in shown], words)
+    sections: dict[str, list[Part | None]] = {
+        "Result": [timeline(series), first, *(tables or _over_seeds(comparison))],
+        "Learning": [learning],
+        "Errors": [*mistakes(series, scored_split(runs), listen)],
+        "Speed": [scaling],
+        "Talking": [talking, exchanges(series)] if talking else [],
+        "Runs": [every, *(run_section(s, run, unfolded=len(runs) <= UNFOLDED) for s in series for run in s.runs)],
     }
-    kept = {name: body for name, body in sections.items() if body}
-    header = element(
-        "header",
-        element("p", "Roundelay report", class_="eyebrow"),
-        element("h1", esc(title)),
-        element("div", *said, class_="lead"),
-        _contents(kept),
+    kept = {name: [part for part in parts if part] for name, parts in sections.items()}
+    return page(
+        "report.html",
+        f"{', '.join(corpora) or 'Roundelay'}: {len(runs)} run{'s' if len(runs) > 1 else ''}",
+        sound=listen is not None,
+        kind="report",
+        lead=headline(comparison),
+        warnings=warnings,
+        common=common.sentence,
+        choice=_choice(series),
+        sections={name: parts for name, parts in kept.items() if parts},
     )
-    main = element("main", header, _choice(series), *(_section(*section) for section in kept.items()), footer())
-    return document(title, main, sound=listen is not None)
 
 
-def _contents(names: Iterable[str]) -> str:
-    """Return links to the sections."""
-    links = [element("li", element("a", esc(name), href=f"#{name.lower()}")) for name in names]
-    return element("nav", element("ul", *links), aria_label="Contents", class_="contents")
-
-
-def _choice(series: Sequence[Series]) -> str:
-    """Return boxes to choose series by, where there are many; page.js shows them and obeys them."""
+def _choice(series: Sequence[Series]) -> list[tuple[str, int, bool]]:
+    """Return boxes to choose series by, where there are many: names, indices, and which are ticked at first."""
     if len(series) <= MANY_SERIES:
-        return ""
+        return []
     losses = [(min(finite(run.cross_entropy for run in s.runs), default=math.inf), s.index) for s in series]
     first = {index for _, index in sorted(losses)[:FIRST_SHOWN]}
-    first |= {s.index for s in series if s.runs[0].results.learners == 1}
-    boxes = []
-    for s in series:
-        ticked = {"checked": "checked"} if s.index in first else {}
-        box = element("input", type="checkbox", value=s.index, **ticked).removesuffix("</input>")
-        boxes.append(element("label", box, esc(s.name)))
-    buttons = [element("button", name, type="button", data_all=name.lower()) for name in ("All", "None")]
-    note = element(
-        "p", esc(f"Of {len(series)} series, those with the lowest held-out loss and one learner are ticked.")
-    )
-    return element(
-        "fieldset", element("legend", "Series in the curves"), note, *boxes, *buttons, hidden="hidden", class_="choice"
-    )
+    return [(s.name, s.index, s.index in first or s.runs[0].results.learners == 1) for s in series]
 
 
-def _two(panels: Sequence[str]) -> str:
-    return element("div", *panels, class_="two")
-
-
-def _section(title: str, body: Sequence[str]) -> str:
-    return element("section", element("h2", esc(title)), *body, id=title.lower())
-
-
-def _all_runs(runs: Sequence[Run]) -> str:
-    titles, *rows = summary_table(runs)
-    shown = columns(runs)
-    return table("All runs", titles, rows, [c.number for c in shown], [c.meaning for c in shown])
-
-
-def _shown(one: PageTable) -> str:
-    return table(one.caption, one.rows[0], one.rows[1:], [False] + [True] * (len(one.meanings) - 1), one.meanings)
-
-
-def _over_seeds(comparison: Comparison) -> list[PageTable]:
+def _over_seeds(comparison: Comparison) -> list[Markup]:
     rows = means_table(comparison)
     if not rows:
         return []
     meanings = ["who talks to whom, and when", *(column.meaning for column in means(comparison))]
     several = any(len(s.runs) > 1 for s in comparison.series)
     caption = "Means over seeds ± standard deviation of one run" if several else "Beside each other"
-    return [PageTable(caption, rows, meanings)]
+    return [table(caption, rows[0], rows[1:], meanings)]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -205,36 +206,23 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
 
 def _so_far(folder: Path, start: RunStarted, records: list[Record]) -> Results:
     """Return the content of `results.json` if the run ended here."""
-    segments = of_kind(records, Segment)
+    segments, staleness = of_kind(records, Segment), of_kind(records, Staleness)
     accepted = [e for e in of_kind(records, Evaluation) if e.accepted]
-    staleness = of_kind(records, Staleness)
     trained = [r for r in records if isinstance(r, Segment | Evaluation)]
-    together = _one_staleness(staleness) if staleness else None
+    ages = _one_staleness(staleness) if staleness else None
+    names = {one.name for one in dataclasses.fields(Results)} - {"schema"}
+    begun = {name: value for name, value in vars(start).items() if name in names}
     return Results(
+        **begun,
         name=folder.name,
-        strategy=start.strategy,
-        label=start.label,
-        learners=start.learners,
-        runtime=start.runtime,
         corpus="",
-        seed=start.seed,
-        commit=start.commit,
-        machine=start.machine,
-        parameters=start.parameters,
-        minibatch_frames=start.minibatch_frames,
-        minibatch_per_learner=start.minibatch_per_learner,
-        minibatch_sequences=start.minibatch_sequences,
-        started_from=start.started_from,
-        examples=start.examples,
-        measured=start.measured,
-        right=start.right,
         epochs=len({s.epoch for s in segments}),
         frames_seen=segments[-1].frames if segments else 0,
         frame_cross_entropy={e.split: e.cross_entropy for e in accepted},
         frame_accuracy={e.split: e.accuracy for e in accepted},
         wall_seconds=max([r.wall_s for r in trained], default=0.0),
         virtual_seconds=max([r.virtual_s for r in trained if r.virtual_s is not None], default=None),
-        staleness={"mean": together.mean, "largest": float(together.largest)} if together else {},
+        staleness={"mean": ages.mean, "largest": float(ages.largest)} if ages else {},
         consensus_distance=accepted[-1].consensus_distance if accepted else 0.0,
         stopped="",
     )
@@ -289,10 +277,8 @@ def _flat(value: Mapping[Any, Any], where: str) -> Iterator[tuple[str, Any]]:
 
 
 def _recipe(folder: Path) -> str:
-    for name in RECIPES:
-        if (folder / name).is_file():
-            return (folder / name).read_text(encoding="utf-8", errors="replace")
-    return ""
+    there = [path for name in RECIPES if (path := folder / name).is_file()]
+    return there[0].read_text(encoding="utf-8", errors="replace") if there else ""
 
 
 T = TypeVar("T", Segment, Staleness)
@@ -334,11 +320,7 @@ def _weighted(values: Sequence[float], weights: Sequence[int]) -> float:
 
 def added(lists: Sequence[Sequence[int]]) -> list[int]:
     """Return element by element; shorter lists end in zeros."""
-    total = [0] * max(map(len, lists), default=0)
-    for values in lists:
-        for place, value in enumerate(values):
-            total[place] += value
-    return total
+    return [sum(column) for column in zip_longest(*lists, fillvalue=0)]
 
 
 def _distinct(folders: Sequence[Path]) -> list[str]:

@@ -248,10 +248,9 @@ def grid_rows(found: Sequence[Status]) -> tuple[list[str], list[tuple[str, ...]]
     """Return columns and a row for each run: its state, epochs that ended, and what the last evaluation said."""
     rows: list[tuple[str, ...]] = []
     for one in found:
-        epochs = MISSING if one.segment is None else f"{one.segment.epoch + 1}"
-        loss = MISSING if one.evaluation is None else f"{one.evaluation.cross_entropy:.4f}"
-        accuracy = MISSING if one.evaluation is None else percent(one.evaluation.accuracy)
-        rows.append((one.folder.name, one.life.value, epochs, loss, accuracy))
+        e, epochs = one.evaluation, MISSING if one.segment is None else f"{one.segment.epoch + 1}"
+        said = (MISSING, MISSING) if e is None else (f"{e.cross_entropy:.4f}", percent(e.accuracy))
+        rows.append((one.folder.name, one.life.value, epochs, *said))
     words = together(one.wording for one in found)
     return ["run", "state", "epochs", words.loss, words.right], rows
 

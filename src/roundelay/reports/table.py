@@ -4,23 +4,29 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
+from typing import Generic, TypeVar
 
-from roundelay.reports.comparison import Comparison, Figures, Spread, briefly, compare_runs, shared, spread
+from roundelay.reports.comparison import Comparison, Figures, briefly, compare_runs, shared, spread
 from roundelay.reports.numbers import MISSING, percent, plain, short
 from roundelay.reports.runs import Run, worded
-from roundelay.reports.series import Series, scored, series_of, shortened, wrong
+from roundelay.reports.series import Series, finite, series_of, shortened, wrong
+from roundelay.reports.series import words as scored_words
 from roundelay.reports.wording import Wording
 
+CHOSE_THE_SCALE = "the same on the held-out split that chose the acoustic scale"
 CELL = 36  # characters of a cell where runs stand side by side: two runs in a terminal of 90
 
 
+T = TypeVar("T", Run, Series)
+
+
 @dataclass(frozen=True)
-class Column:
-    """One quantity of a run."""
+class Column(Generic[T]):
+    """One quantity of a run, or of a series."""
 
     title: str
     meaning: str  # for the page: what exactly, in which unit
-    cell: Callable[[Run], str]
+    cell: Callable[[T], str]
     number: bool = True
 
 
@@ -31,48 +37,42 @@ def _words(run: Run, split: str, subset: str | None = None) -> str:
     return MISSING if errors is None else f"{plain(errors.wer, 2)} % ({wrong(errors)}/{errors.ref})"
 
 
+def _seconds(run: Run) -> str:
+    return plain(run.seconds, 1) + " virtual" * run.simulated
+
+
+def _speed(run: Run) -> str:
+    return MISSING if run.frames_per_second is None else short(run.frames_per_second)
+
+
 def _staleness(run: Run) -> str:
     if run.stale_mean is None or run.stale_largest is None:
         return MISSING
     return f"{plain(run.stale_mean, 2)} / {plain(run.stale_largest, 0)}"
 
 
-def _columns(words: Wording) -> list[Column]:
+def _columns(words: Wording) -> list[Column[Run]]:
     """Return the columns of runs that count and measure so."""
+    what, loss = words.examples, f"{words.loss_meaning} on held-out speech, {words.unit}"
+    ages = "age of gradients when applied, mean / largest, in versions of the own row or the centre"
     return [
         Column("run", "the run's directory", lambda run: run.name, number=False),
         Column("strategy", "who talks to whom, and when", lambda run: run.results.label, number=False),
         Column("learners", "data-parallel learners", lambda run: str(run.results.learners)),
         Column("seed", "of every random number", lambda run: str(run.results.seed)),
-        Column("test WER", "word error rate, and errors of words in the references", lambda run: _words(run, "test")),
-        Column(
-            "dev WER", "the same on the held-out split that chose the acoustic scale", lambda run: _words(run, "dev")
-        ),
-        Column(
-            "dev loss", f"{words.loss_meaning} on held-out speech, {words.unit}", lambda run: plain(run.cross_entropy)
-        ),
+        Column("test WER", "word error rate, and errors of words in the references", partial(_words, split="test")),
+        Column("dev WER", CHOSE_THE_SCALE, partial(_words, split="dev")),
+        Column("dev loss", loss, lambda run: plain(run.cross_entropy)),
         Column("dev accuracy", words.right_meaning, lambda run: percent(run.accuracy)),
-        Column(words.examples, f"{words.examples} trained, all learners", lambda run: short(run.results.frames_seen)),
-        Column(
-            "seconds",
-            "of training; virtual where simulated",
-            lambda run: plain(run.seconds, 1) + (" virtual" if run.simulated else ""),
-        ),
-        Column(
-            f"{words.examples}/s",
-            f"{words.examples} trained per second, all learners, evaluation left out",
-            lambda run: MISSING if run.frames_per_second is None else short(run.frames_per_second),
-        ),
-        Column(
-            "staleness",
-            "age of gradients when applied, mean / largest, in versions of the own row or the centre",
-            _staleness,
-        ),
+        Column(what, f"{what} trained, all learners", lambda run: short(run.results.frames_seen)),
+        Column("seconds", "of training; virtual where simulated", _seconds),
+        Column(f"{what}/s", f"{what} trained per second, all learners, evaluation left out", _speed),
+        Column("staleness", ages, _staleness),
         Column("stopped", "why, or how far", lambda run: run.stopped, number=False),
     ]
 
 
-def columns(runs: Sequence[Run]) -> list[Column]:
+def columns(runs: Sequence[Run]) -> list[Column[Run]]:
     """Return the columns for these runs, without what all share; subsets of the test split beside it where it has
     any."""
     usual = _columns(worded(runs))
@@ -95,58 +95,48 @@ def summary_table(runs: Sequence[Run]) -> list[list[str]]:
     return [[column.title for column in shown], *([column.cell(run) for column in shown] for run in runs)]
 
 
-@dataclass(frozen=True)
-class Mean:
-    """One quantity of a series: what it is, and its cell."""
-
-    title: str
-    meaning: str
-    cell: Callable[[Series], str]
-
-
-def means(comparison: Comparison, *, seeds: bool = False) -> list[Mean]:
+def means(comparison: Comparison, *, seeds: bool = False) -> list[Column[Series]]:
     """Return the columns of the table over seeds, without those that nothing is known for; seeds where they differ, or
     if `seeds`."""
-    loss = "" if comparison.target is None else f"{comparison.target:.4g}"
+    target = "" if comparison.target is None else f"{comparison.target:.4g}"
     words = worded(run for run, _ in comparison.figures)
     clock = "virtual s" if all(run.simulated for run, _ in comparison.figures) else "seconds"
+    rate, baseline = f"{words.examples} per second", "the one-learner run"
+    loss = f"{words.loss_meaning} on held-out speech, {words.unit}"
+    speedup = f"{rate} over those of {baseline} of the same seed, evaluation left out"
+    reached = f"until the held-out loss was {target}, linear between evaluations; real seconds include evaluating"
+    ages = "mean age of gradients when applied, in versions of the own row or the centre; the largest of any seed"
 
-    def over(figure: Callable[[Run], float | None], digits: int) -> Callable[[Series], str]:
-        return lambda s: spread(map(figure, s.runs)).written(digits, of=len(s.runs))
+    def over(figure: Callable[[Run, Figures], float | None], digits: int) -> Callable[[Series], str]:
+        return lambda s: spread(figure(run, comparison.of(run)) for run in s.runs).written(digits, of=len(s.runs))
 
-    def paired(figure: Callable[[Figures], float | None], digits: int) -> Callable[[Series], str]:
-        return lambda s: comparison.over_seeds(s, figure).written(digits, of=len(s.runs))
+    def errors(split: str) -> Callable[[Series], str]:
+        return over(lambda run, _: found.wer if (found := scored_words(run, split)) else None, 2)
 
-    columns = [
-        Mean("seeds", "of the runs behind the row", lambda s: ", ".join(str(run.results.seed) for run in s.runs)),
-        Mean("test WER %", "word error rate", _error_rate("test")),
-        Mean("dev WER %", "the same on the held-out split that chose the acoustic scale", _error_rate("dev")),
-        Mean("dev loss", f"{words.loss_meaning} on held-out speech, {words.unit}", over(lambda r: r.cross_entropy, 3)),
-        Mean(
-            "speedup",
-            f"{words.examples} per second over those of the one-learner run of the same seed, evaluation left out",
-            paired(lambda f: f.speedup, 2),
-        ),
-        Mean(
-            f"{clock} to {loss}",
-            f"until the held-out loss was {loss}, linear between evaluations; real seconds include evaluating",
-            lambda s: _time(comparison, s),
-        ),
-        Mean(
-            "times sooner",
-            "the one-learner run's seconds to that loss over these",
-            paired(lambda f: f.sooner, 2),
-        ),
-        Mean(
+    def time(series: Series) -> str:
+        never = comparison.target is not None and all(run.evaluations for run in series.runs)
+        found = over(lambda _, f: f.seconds_to_target, 1)(series)
+        return "never" if found == MISSING and never else found
+
+    def stale(series: Series) -> str:
+        oldest = finite(run.stale_largest for run in series.runs)
+        mean = over(lambda run, _: run.stale_mean, 2)(series)
+        return f"{mean}, {plain(max(oldest), 0)}" if oldest and mean != MISSING else MISSING
+
+    columns: list[Column[Series]] = [
+        Column("seeds", "of the runs behind the row", lambda s: ", ".join(str(run.results.seed) for run in s.runs)),
+        Column("test WER %", "word error rate", errors("test")),
+        Column("dev WER %", CHOSE_THE_SCALE, errors("dev")),
+        Column("dev loss", loss, over(lambda run, _: run.cross_entropy, 3)),
+        Column("speedup", speedup, over(lambda _, f: f.speedup, 2)),
+        Column(f"{clock} to {target}", reached, time),
+        Column("times sooner", f"{baseline}'s seconds to that loss over these", over(lambda _, f: f.sooner, 2)),
+        Column(
             "speed kept %",
-            f"with a straggler: {words.examples} per second over those of the same run without",
-            paired(lambda f: None if f.undisturbed is None else 100 * f.undisturbed, 1),
+            f"with a straggler: {rate} over those of the same run without",
+            over(lambda _, f: None if f.undisturbed is None else 100 * f.undisturbed, 1),
         ),
-        Mean(
-            "staleness, largest",
-            "mean age of gradients when applied, in versions of the own row or the centre; the largest of any seed",
-            _stale_spread,
-        ),
+        Column("staleness, largest", ages, stale),
     ]
     if not seeds and shared(comparison.series).seeds:
         del columns[0]
@@ -163,28 +153,6 @@ def means_table(comparison: Comparison, *, always: bool = False) -> list[list[st
     names = shortened([s.name for s in comparison.series])
     rows = [[name, *(c.cell(s) for c in columns)] for name, s in zip(names, comparison.series, strict=True)]
     return [["strategy", *(column.title for column in columns)], *rows]
-
-
-def _error_rate(split: str) -> Callable[[Series], str]:
-    def cell(series: Series) -> str:
-        rates = Spread(tuple(errors.wer for errors in scored(series, split)))
-        return rates.written(2, of=len(series.runs))
-
-    return cell
-
-
-def _time(comparison: Comparison, series: Series) -> str:
-    found = comparison.over_seeds(series, lambda f: f.seconds_to_target)
-    never = comparison.target is not None and all(run.evaluations for run in series.runs)
-    return found.written(1, of=len(series.runs)) if found.values or not never else "never"
-
-
-def _stale_spread(series: Series) -> str:
-    ages = spread(run.stale_mean for run in series.runs)
-    oldest = spread(run.stale_largest for run in series.runs)
-    if not ages.values or not oldest.values:
-        return MISSING
-    return f"{ages.written(2, of=len(series.runs))}, {plain(max(oldest.values), 0)}"
 
 
 def text_table(runs: Sequence[Run], width: int = 100, target: float | None = None) -> str:

@@ -2,23 +2,25 @@
 
 from collections.abc import Sequence
 
-from roundelay.reports.charts import ChartAxes, Line, Point, line_chart
-from roundelay.reports.mixing import counted, exchange_map, formula, gap_note
+from markupsafe import Markup
+
+from roundelay.reports.charts import ChartAxes, Line, Point, figure, line_figure
+from roundelay.reports.markup import draw
+from roundelay.reports.mixing import FORMULA, counted, exchange_map, gap_note
 from roundelay.reports.numbers import percent, plain
-from roundelay.reports.panels import figure, legend, twice
+from roundelay.reports.panels import legend
 from roundelay.reports.runs import added
-from roundelay.reports.series import Series, named
-from roundelay.reports.svg import element, esc
+from roundelay.reports.series import Series, finite, named
 
 SHOWN = 0.995  # of the gradients; the rest of a long thin tail would only flatten the picture
 
 
-def staleness(series: Sequence[Series]) -> str:
-    """Return the age of gradients when applied, all seeds of a series together; empty where none is recorded."""
+def staleness(series: Sequence[Series]) -> Markup | None:
+    """Return the age of gradients when applied, all seeds of a series together; None where none is recorded."""
     totals = {s.index: added([r.histogram for run in s.runs for r in run.staleness]) for s in series}
     recorded = [s for s in series if sum(totals[s.index])]
     if not recorded:
-        return ""
+        return None
     spread_out = [s for s in recorded if sum(map(bool, totals[s.index])) > 1]
     title = "Staleness of gradients"
     note = "How many versions ahead the learner's own row (or the centre, with one) was when a gradient was applied."
@@ -28,21 +30,13 @@ def staleness(series: Sequence[Series]) -> str:
             same.setdefault(next(age for age, n in enumerate(totals[s.index]) if n), []).append(s)
     note += "".join(f" Always {age}: {named(found, recorded)}." for age, found in sorted(same.items()))
     if not spread_out:
-        return figure(title, note, "")
+        return figure(title, note)
     lines = [_histogram(s, totals[s.index]) for s in spread_out]
-    cut = max((len(totals[line.index]) - len(line.points) for line in lines), default=0)
-    if cut > 0:
+    if any(len(totals[line.index]) > len(line.points) for line in lines):
         note += f" The oldest {percent(1 - SHOWN)} or less of each are not drawn."
     said = "; ".join(f"{s.name}: {_summary(s)}" for s in spread_out)
-    return figure(
-        title,
-        note,
-        legend(spread_out)
-        + twice(
-            lambda width: line_chart(
-                lines, width, f"{title}. {said}", ChartAxes("versions", "% of gradients", from_zero=True)
-            )
-        ),
+    return line_figure(
+        title, note, lines, ChartAxes("versions", "% of gradients", from_zero=True), said, legend(spread_out)
     )
 
 
@@ -59,23 +53,17 @@ def _histogram(series: Series, histogram: Sequence[int]) -> Line:
 
 
 def _summary(series: Series) -> str:
-    means = [run.stale_mean for run in series.runs if run.stale_mean is not None]
-    largest = [run.stale_largest for run in series.runs if run.stale_largest is not None]
+    means, largest = finite(run.stale_mean for run in series.runs), finite(run.stale_largest for run in series.runs)
     mean = sum(means) / len(means) if means else None
     return f"mean {plain(mean, 2)}, largest {plain(max(largest, default=None), 0)}"
 
 
-def exchanges(series: Sequence[Series]) -> str:
-    """Return a matrix of every series whose learners exchange, all seeds together; empty where none do."""
+def exchanges(series: Sequence[Series]) -> Markup | None:
+    """Return a matrix of every series whose learners exchange, all seeds together; None where none do."""
     figures = []
     for s in series:
         matrix = counted(s.runs)
         if any(map(any, matrix)):
-            seeds = f" {len(s.runs)} seeds." if len(s.runs) > 1 else ""
-            note = f"{gap_note(matrix)}{seeds}"
+            note = gap_note(matrix) + (f" {len(s.runs)} seeds." if len(s.runs) > 1 else "")
             figures.append(figure(s.name, note, exchange_map(matrix, s.index, f"Exchanges of {s.name}. {note}")))
-    if not figures:
-        return ""
-    title = element("h3", esc("Who exchanged with whom"))
-    said = element("p", esc("Row began, column answered. Darker: more often."))
-    return element("div", title, said, formula(), element("div", *figures, class_="three"), class_="panel who")
+    return draw("exchanges", FORMULA, figures, template="parts.html") if figures else None

@@ -7,13 +7,16 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from markupsafe import Markup
+
 from roundelay.core.files import write_text
 from roundelay.core.records import SPAN_KINDS, Timeline
+from roundelay.reports.axes import axis
+from roundelay.reports.charts import figure
+from roundelay.reports.markup import draw
 from roundelay.reports.numbers import percent, plain, seconds
-from roundelay.reports.panels import figure
 from roundelay.reports.runs import Run
 from roundelay.reports.series import Series
-from roundelay.reports.svg import axis, element, esc, svg, text, x_axis
 
 MOST_SERIES, MOST_LANES = 6, 8
 WORTH_SAYING = 0.01
@@ -21,7 +24,7 @@ WORTH_SAYING = 0.01
 GRADIENTS = 8
 """Of the slowest learner, that are shown."""
 WHOLE_WIDTH, HALF_WIDTH = 1120.0, 330.0
-LANE, GAP, NAME = 16.0, 5.0, 22.0  # pixels: of a lane, between two, and of the name above them
+LANE, GAP, NAME = 21.0, 5.0, 22.0  # pixels: from a lane to the next, more after the last, and of the name above
 KIND_WORDS = {
     "gradient": "gradient",
     "update": "step, exchanges that go with it",
@@ -31,12 +34,12 @@ KIND_WORDS = {
 }
 
 
-def timeline(series: Sequence[Series]) -> str:
-    """Return lanes of one run of each series on one time scale; an empty text if no learners of any run meet."""
+def timeline(series: Sequence[Series]) -> Markup | None:
+    """Return lanes of one run of each series on one time scale; None if no learners of any run meet."""
     shown = [(s, one) for s in series if (one := _last(s.runs[0])) is not None][:MOST_SERIES]
     ends = [lane[-1][2] for _, one in shown for lane in one.lanes if lane]
     if not ends:
-        return ""
+        return None
     slowest = max(
         (median(some) for _, one in shown for lane in one.lanes if (some := _gradients(one, lane))), default=0.0
     )
@@ -46,11 +49,12 @@ def timeline(series: Sequence[Series]) -> str:
     clock = " in virtual time" if all(s.runs[0].simulated for s, _ in shown) else ""
     note = f"The first {long} of an epoch{clock}, a lane for each learner. {said}."
     kinds = [kind for kind in SPAN_KINDS if any(_of(one, kind, end) for _, one in shown)]
-    drawn = "".join(
-        element("div", _chart(shown, end, width, f"Timeline. {said}"), class_=class_)
-        for width, class_ in ((WHOLE_WIDTH, "wide"), (HALF_WIDTH, "narrow"))
-    )
-    return figure("Who works and who waits", note, _legend(kinds) + drawn)
+    legend = draw("kinds", [(kind, KIND_WORDS[kind]) for kind in kinds], template="parts.html")
+
+    def lanes(width: float) -> Markup:
+        return _chart(shown, end, width, f"Timeline. {said}")
+
+    return figure("Who works and who waits", note, legend, lanes, widths=(WHOLE_WIDTH, HALF_WIDTH))
 
 
 def write_trace(runs: Sequence[Run], out: Path) -> Path:
@@ -100,37 +104,28 @@ def _waits(name: str, one: Timeline, end: float) -> str:
     return f"{name}: learner {who} waits {percent(most / end)} of it"
 
 
-def _legend(kinds: Sequence[str]) -> str:
-    entries = []
-    for kind in kinds:
-        box = element("rect", x=1, y=2, width=18, height=10, class_=f"span {kind}")
-        sample = element("svg", box, viewBox="0 0 20 14", width=20, height=14, aria_hidden="true")
-        entries.append(element("li", sample, esc(KIND_WORDS[kind])))
-    return element("ul", *entries, class_="kinds")
-
-
-def _chart(shown: Sequence[tuple[Series, Timeline]], end: float, width: float, label: str) -> str:
+def _chart(shown: Sequence[tuple[Series, Timeline]], end: float, width: float, label: str) -> Markup:
     scale, unit = (1e3, "ms") if end < 1 else (1.0, "s")
-    left = 16.0
-    ticks = axis([0.0, scale * end], left, width - 8, from_zero=True, about=6 if width > HALF_WIDTH else 3)
-    places = replace(ticks, high=scale * end, ticks=tuple(tick for tick in ticks.ticks if tick <= scale * end))
-    parts, top = [], 4.0
+    ticks = axis([0.0, scale * end], 16.0, width - 8, from_zero=True, about=6 if width > HALF_WIDTH else 3)
+    x = replace(ticks, high=scale * end, ticks=tuple(tick for tick in ticks.ticks if tick <= scale * end))
+    rows: list[tuple[float, str, list[tuple[str, str, float, float]] | None]] = []
+    top = 4.0
     for s, one in shown:
-        hidden = len(one.lanes) - MOST_LANES
-        more = f", learners 0 to {MOST_LANES - 1} of {len(one.lanes)}" if hidden > 0 else ""
-        parts.append(text(s.name + more, 0.0, top + 13, class_="name"))
+        more = f", learners 0 to {MOST_LANES - 1} of {len(one.lanes)}" if len(one.lanes) > MOST_LANES else ""
+        rows.append((top, s.name + more, None))
         top += NAME
         for rank, lane in enumerate(one.lanes[:MOST_LANES]):
-            parts.append(text(str(rank), 0.0, top + 12))
-            parts.append(element("rect", x=left, y=top, width=width - 8 - left, height=LANE, class_="lane"))
-            for kind, start, stop in lane:
-                if start >= end:
-                    break
-                x, to = places.place(scale * start), places.place(scale * min(stop, end))
-                name = one.kinds[int(kind)]
-                hover = element("title", esc(f"learner {rank}: {name}, {seconds(stop - start)}"))
-                box = {"x": x, "y": top, "width": max(to - x, 0.4), "height": LANE}
-                parts.append(element("rect", hover, **box, class_=f"span {name}"))
-            top += LANE + GAP
+            spans = [(one.kinds[int(kind)], start, stop) for kind, start, stop in lane if start < end]
+            drawn = [
+                (
+                    kind,
+                    f"learner {rank}: {kind}, {seconds(stop - start)}",
+                    x.place(scale * start),
+                    x.place(scale * min(stop, end)),
+                )
+                for kind, start, stop in spans
+            ]
+            rows.append((top, str(rank), drawn))
+            top += LANE
         top += GAP
-    return svg(width, top + 44, label, *parts, x_axis(places, top, unit), class_="chart whole")
+    return draw("lanes", rows, width, label, unit, x, top)

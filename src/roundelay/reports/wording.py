@@ -2,22 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
+
+from roundelay.core.records import Results, RunStarted
 
 _FRAMES = "frames"
-
-
-class Worded(Protocol):
-    """A record that says what is counted and measured."""
-
-    @property
-    def examples(self) -> str: ...
-
-    @property
-    def measured(self) -> str: ...
-
-    @property
-    def right(self) -> str: ...
 
 
 @final
@@ -53,7 +42,7 @@ class Wording:
         return "frames whose tied state was the likeliest" if self.of_frames else self.right
 
 
-def wording_of(record: Worded) -> Wording:
+def wording_of(record: RunStarted | Results) -> Wording:
     """Return words of a record."""
     if record.examples == _FRAMES:
         return Wording(loss=record.measured, right=record.right)

@@ -1,21 +1,19 @@
 """Results of `roundelay scaling`: a table for the terminal, scaling.json, and scaling.html with the picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.files import write_json, write_text
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
-from roundelay.reports.charts import ChartAxes, Line, Point, Reference, line_chart
+from roundelay.reports.charts import table
 from roundelay.reports.comparison import Spread, seconds_to, spread
-from roundelay.reports.details import table
-from roundelay.reports.document import document, footer
+from roundelay.reports.markup import page
 from roundelay.reports.numbers import MISSING, plain, seconds
-from roundelay.reports.panels import figure, legend_of, twice
+from roundelay.reports.panels import Scaling, scaling_figure
 from roundelay.reports.series import Series, series_of, straggler_text
-from roundelay.reports.svg import element, esc
 from roundelay.reports.table import as_text, packed
 from roundelay.strategies.base import Strategy
 from roundelay_speech.grids.results import CellState, configuration_json, outcome_json, spread_json
@@ -47,13 +45,25 @@ class Scaled:
 
 @dataclass(frozen=True)
 class _Row:
-    """A way beside one learner alone. `found` is None for that one, and where not all judged runs are there."""
+    """A way beside one learner alone.
+
+    Attributes:
+        alone: the one beside it; None: it is not there yet.
+        found: the way's own runs beside it; None for that one, and where not all judged runs are there.
+        seconds: to the loss.
+        ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
+            reached the loss, or are not there.
+        predicted: seconds to the loss, of the same way simulated at measured costs.
+    """
 
     way: Way
     virtual: bool
     alone: Alone | None
     found: Together | None
-    predicted: Spread = Spread(())  # seconds to the loss, of the same way simulated at measured costs
+    seconds: Spread = Spread(())
+    ratios: Spread = Spread(())
+    sooner: float | None = None
+    predicted: Spread = Spread(())
 
     @property
     def learners(self) -> int:
@@ -71,27 +81,6 @@ class _Row:
     def name(self) -> str:
         """Name of the way."""
         return self.way.choice.name + ", simulated" * self.virtual
-
-    @property
-    def seconds(self) -> Spread:
-        """Seconds to the loss."""
-        if self.learners == 1 and self.alone is not None:
-            return self.alone.seconds
-        return Spread(()) if self.found is None else self.found.seconds
-
-    @property
-    def ratios(self) -> Spread:
-        """Times sooner than one learner alone, seed by seed."""
-        if self.learners == 1 and self.alone is not None:
-            return Spread((1.0,))
-        return Spread(()) if self.found is None else self.found.ratios
-
-    @property
-    def sooner(self) -> float | None:
-        """Times sooner; None: not all of its runs reached the loss, or are not there."""
-        if self.learners == 1:
-            return 1.0 if self.alone else None
-        return self.found.sooner if self.found else None
 
     @property
     def state(self) -> str:
@@ -152,15 +141,13 @@ def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[Alone |
     for way in clock.ways:
         one, other = series.get(_key(way)), simulated.get(_key(way))
         times = [seconds_to(run, alone.loss) for run in other.runs] if other and alone else []
-        rows.append(
-            _Row(
-                way,
-                clock.virtual,
-                alone,
-                None if one is None else beside.get(id(one)),
-                Spread(()) if None in times else spread(times),
-            )
-        )
+        found = None if one is None else beside.get(id(one))
+        row = _Row(way, clock.virtual, alone, found, predicted=Spread(()) if None in times else spread(times))
+        if row.learners == 1 and alone is not None:
+            row = replace(row, seconds=alone.seconds, ratios=Spread((1.0,)), sooner=1.0)
+        elif found is not None:
+            row = replace(row, seconds=found.seconds, ratios=found.ratios, sooner=found.sooner)
+        rows.append(row)
     return alone, rows
 
 
@@ -224,16 +211,9 @@ def _range(found: Spread, digits: int) -> str:
 
 def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str]) -> str:
     title = f"{clocks[0].trials.name}: how much sooner than one learner"
-    header = element(
-        "header",
-        element("p", "Roundelay scaling", class_="eyebrow"),
-        element("h1", esc(title)),
-        element("div", *(element("p", esc(sentence)) for sentence in said), class_="lead"),
-    )
     titles = _titles(rows)
-    numbers = [False] + [True] * (len(titles) - 1)
-    whole = table("Ways to train", titles, _table(rows), numbers, [COLUMNS[title] for title in titles])
-    return document(title, element("main", header, element("section", picture(rows), whole), footer()))
+    whole = table("Ways to train", titles, _table(rows), [COLUMNS[title] for title in titles])
+    return page("roundelay_speech.grids/scaling.html", title, kind="scaling", lead=said, parts=[picture(rows), whole])
 
 
 def picture(rows: Sequence[_Row]) -> str:
@@ -242,36 +222,16 @@ def picture(rows: Sequence[_Row]) -> str:
     known = [row for row in rows if row.sooner is not None and row.learners > 1]
     if not known:
         return ""
-    lines, entries = [], []
-    for index, family in enumerate(dict.fromkeys(row.family for row in known)):
-        mine = sorted((row for row in known if row.family == family), key=lambda row: row.learners)
-        points, band = [Point(1.0, 1.0, "one learner alone: 1")], [(1.0, 1.0)]
-        for row in mine:
-            ratios = row.ratios
-            points.append(
-                Point(float(row.learners), row.sooner or 0.0, f"{row.name}: {row.sooner:.2f}{_range(ratios, 2)}")
-            )
-            band.append((min(ratios.values), max(ratios.values)))
-        shaded = tuple(band) if any(row.ratios.n > 1 for row in mine) else ()
-        lines.append(Line(index, tuple(points), shaded))
-        entries.append((family, (index,)))
-    most = float(max(row.learners for row in known))
-    ticks = [1.0, *sorted({float(row.learners) for row in known})]
-    described = "; ".join(f"{row.name}: {row.sooner:.2f}" for row in known)
-    return figure(
+    families = list(dict.fromkeys(row.family for row in known))
+    return scaling_figure(
         "Times sooner than one learner alone",
         "Seconds of one learner to the held-out loss that it ends with, over those of several to the same, each way at "
         "its best learning rate. Dashed grey: as many times as learners. Shaded: from the lowest to the highest seed.",
-        legend_of(entries)
-        + twice(
-            lambda width: line_chart(
-                lines,
-                width,
-                f"Times sooner than one learner alone. {described}",
-                ChartAxes("learners", "times sooner", from_zero=True, x_ticks=ticks),
-                Reference((1.0, 1.0), (most, most)),
-            )
-        ),
+        [
+            Scaling(row.family, families.index(row.family), row.learners, row.sooner or 0.0, row.ratios, row.name)
+            for row in known
+        ],
+        "times sooner",
     )
 
 

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
 from roundelay.reports import load_run, render_html
+from roundelay.reports.charts import table
 from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
 from roundelay.reports.numbers import MISSING, percent
 from roundelay.reports.numbers import plain as digits
-from roundelay.reports.page import PageTable
 from roundelay.reports.runs import Run, worded
 from roundelay.reports.series import Series, scored, shortened
 from roundelay.reports.table import as_text, means, means_table, packed
@@ -161,22 +163,22 @@ def _text(rows: Sequence[Sequence[str]], width: int) -> str:
     return as_text(packed(rows, [False] + [True] * (len(rows[0]) - 1), width))
 
 
-def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> PageTable:
+def _means_page(grid: Grid, rows: list[list[str]], comparison: Comparison) -> Markup:
     meanings = [
         "who talks to whom, and how many learners",
         *grid.axes,
         *(column.meaning for column in means(comparison, seeds=True)),
     ]
     caption = f"Means over seeds ± standard deviation of one run. Minibatch: {grid.about_minibatch}."
-    return PageTable(caption, rows, meanings)
+    return table(caption, rows[0], rows[1:], meanings)
 
 
-def _tuning_page(rows: list[list[str]], comparison: Comparison) -> PageTable:
+def _tuning_page(rows: list[list[str]], comparison: Comparison) -> Markup:
     words = worded(run for run, _ in comparison.figures)
     loss = f"{words.loss_meaning} on dev, {words.unit}, by which the value was chosen"
     axes = rows[0][1:-3]
     meanings = ["the configuration", *(f"value of {key}" for key in axes), loss, f"{words.right} on dev", "the best"]
-    return PageTable("Values tried on dev, under a seed that judges nothing", rows, meanings)
+    return table("Values tried on dev, under a seed that judges nothing", rows[0], rows[1:], meanings)
 
 
 def _configurations(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:

@@ -10,6 +10,7 @@ from roundelay.core.configure import build
 from roundelay.core.files import write_json, write_text
 from roundelay.core.folders import PACKED
 from roundelay.core.records import Results
+from roundelay.reports.markup import render
 from roundelay.reports.reliability import reliability_picture
 from roundelay.run_directory import commit
 from roundelay_speech.packed.decoded import DecodedRuns, Run
@@ -72,63 +73,9 @@ class Card:
 
     def to_text(self) -> str:
         """Return a page of Markdown."""
-        c = self.corpus
-        lines = [
-            f"# {self.name}",
-            "",
-            f"A speech recogniser, packed by {self.made_by} (commit {self.commit}).",
-            "",
-            f"It hears audio at {self.sampling_rate:,} Hz and knows {self.vocabulary.words:,} words, by a grammar of "
-            f"order {self.vocabulary.grammar_order}. Its folder takes {self.size / 1e6:.2g} MB.",
-            "",
-            f"Trained on {c['name']}: {c['hours']:g} hours, {c['utterances']:,.0f} utterances of {c['speakers']:,.0f} "
-            "speakers.",
-            *(f"Then on {one['seconds']:g} s of speech, {one['utterances']:,} utterances." for one in self.finetuned),
-            "",
-            f"Licence: {self.licence or 'none was stated; ask whoever made this model.'}",
-            "",
-            *self._errors(),
-            "",
-            *self._confidences(),
-            "| run | weight | network | strategy | learners | epochs | commit |",
-            "|---|---|---|---|---|---|---|",
-            *(
-                f"| {r['name']} | {r['weight']:.3g} | {r['network']} | {r['strategy']} | {r['learners']} | "
-                f"{r['epochs']} | {r['commit']} |"
-                for r in self.runs
-            ),
-            "",
-            "It needs nothing but Roundelay:",
-            "",
-            "```",
-            "roundelay transcribe MODEL FILE...",
-            "roundelay evaluate MODEL --data CORPUS",
-            "```",
-            "",
-        ]
-        return "\n".join(lines)
-
-    def _errors(self) -> list[str]:
-        """Return the table of word errors."""
-        if not self.word_errors and self.finetuned:
-            return ["It was trained on since it was tested: its word errors are not known."]
-        if not self.word_errors:
-            return ["Its words are others than those it was tested with: its word errors are not known."]
-        return [
-            "| split | word errors | of words | WER | 95 % interval |",
-            "|---|---|---|---|---|",
-            *(_row(split, errors) for split, errors in self.word_errors.items()),
-            "",
-            "The settings of the search were chosen on dev, where the corpus has one.",
-        ]
-
-    def _confidences(self) -> list[str]:
-        """Return what confidences are worth, with a picture of the first split."""
-        if not self.confidences:
-            return []
-        lines = [f"- {split}: {build(Reliability, dict(one), CARD)}" for split, one in self.confidences.items()]
-        picture = [f"![Share of right words over confidence]({PICTURE})", ""] if self.picture() else []
-        return ["Confidences of words, fitted on dev, each utterance recognised by itself:", "", *lines, "", *picture]
+        told = {split: str(build(Reliability, dict(one), CARD)) for split, one in self.confidences.items()}
+        picture = PICTURE if self.picture() else ""
+        return str(render("roundelay_speech.packed/card.md", card=self, confidences=told, picture=picture))
 
     def picture(self) -> str:
         """Return an SVG of how true the confidences of the first split are; empty where it has none."""
@@ -199,8 +146,3 @@ def _run(exp: Path, network: str, weight: float) -> dict[str, Any]:
         "parameters": results.parameters if results else 0,
         "commit": results.commit if results else "unknown",
     }
-
-
-def _row(split: str, errors: Mapping[str, Any]) -> str:
-    interval = "" if errors["interval"] is None else f"{errors['interval'][0]:.1f} to {errors['interval'][1]:.1f}"
-    return f"| {split} | {errors['errors']} | {errors['words']} | {errors['wer']:.2f} % | {interval} |"
