@@ -32,6 +32,13 @@ SESSIONS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("hadpsgd", "share", {"node_size": 2}),
     ("ssgd", "sampler", {}),
 )
+ON_HOSTS: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("ssgd", "sampler", {}),
+    ("ssgd", "share", {"codec": "int8"}),
+    ("dpsgd", "sampler", {}),
+    ("diloco", "sampler", {"period": 3}),
+)
+"""Sessions on several hosts."""
 SLOW, BUSY = "TEST_SLOW", "TEST_BUSY"
 """Variables: a learner is slow, it `waits` or `sleeps`; one that finds others' rows locked in two of three steps."""
 CORRUPT, OTHER_RATE, KILLED = "TEST_CORRUPT", "TEST_OTHER_RATE", "TEST_KILLED"
@@ -128,6 +135,14 @@ def several(record: str) -> None:
         train(strategy, kind, options, record)
 
 
+def on_hosts(record: str, strategy: str = "") -> None:
+    """Sessions of which each host has a record of its own."""
+    host = roundelay.rank() - roundelay.local_rank()
+    for name, kind, options in ON_HOSTS:
+        if strategy in ("", name):
+            train(name, kind, options, f"{record}/of-{host}")
+
+
 def one(record: str, strategy: str) -> None:
     train(strategy, "sampler", {}, record)
 
@@ -145,5 +160,5 @@ def saving(record: str, saves: str) -> None:
 if __name__ == "__main__":
     if os.environ.get(BUSY) == str(roundelay.rank()):
         find_rows_locked()
-    loops: dict[str, Callable[..., None]] = {"several": several, "one": one, "saving": saving}
+    loops: dict[str, Callable[..., None]] = {"several": several, "one": one, "saving": saving, "on_hosts": on_hosts}
     loops[sys.argv[1]](*sys.argv[2:])

@@ -4,6 +4,8 @@ A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
     trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it; of an attached
                   session, which has no parent, what each learner says of itself when it begins and when it leaves
+    trace-R.jsonl the same of the learners of one of several hosts, the first of which is R: so the folders of all hosts
+                  can be laid into one
 
 Rows carry versions, and every event says which versions it met. Between two learners nothing else is needed: the
 versions order their events as far as it matters. A gradient is a pure function of snapshot and minibatch, so gradients
@@ -15,7 +17,7 @@ Legend: P parameters, L learners.
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -305,20 +307,29 @@ class Recorder:
         write_entry(self._folder, what, **entry)
 
 
-def write_entry(folder: Path, what: str, **entry: Any) -> None:
-    """Append an entry; several processes may."""
+def entries_of_host(here: Sequence[int] | None) -> str:
+    """Return the name of the file with the entries of the host with the ranks `here`; None: there is one host."""
+    return Recorder.FILE if here is None else f"trace-{here[0]}.jsonl"
+
+
+def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any) -> None:
+    """Append an entry `into` the file of that name; several processes may."""
     line = json_line({"what": what, **entry}) + "\n"
-    with open(folder / Recorder.FILE, "ab", buffering=0) as file:
+    with open(folder / into, "ab", buffering=0) as file:
         file.write(line.encode())
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the parent's part, in order; a last line cut short by a kill is left out.
+    """Yield the parent's part, in order, or those of all hosts; a last line cut short by a kill is left out.
 
     Raises:
         UserError: missing, or not a trace; names the file and line.
     """
-    path = folder / Recorder.FILE
+    for path in sorted(folder.glob("trace-*.jsonl")) or [folder / Recorder.FILE]:
+        yield from _entries(path)
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -334,6 +345,24 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
         if entry.get("version", TRACE_VERSION) != TRACE_VERSION:
             raise UserError(f"{path}:{number}: trace version {entry['version']}, this program reads {TRACE_VERSION}.")
         yield entry
+
+
+def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return the words of the learners of an attached session about themselves, by rank.
+
+    Raises:
+        UserError: some are missing.
+    """
+    found = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
+    if not found:
+        raise UserError(f"{folder}: no learner has begun in this record.")
+    learners = max(entry["learners"] for entry in found.values())
+    if missing := sorted({*range(learners)} - {*found}):
+        raise UserError(
+            f"{folder}: the record of {learners} learners, of which {missing} are not in it: they have not begun, or "
+            "were on another host, whose folder belongs into this one as well."
+        )
+    return found
 
 
 def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:

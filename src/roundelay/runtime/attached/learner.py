@@ -188,6 +188,7 @@ class AttachedLearner:
         place = RepeatedPlace(
             access,
             session,
+            None if self._place[0].place is None else self._here,
             {name: fact for name, fact in entrance.facts.items() if name != "record"},
             lambda rank: self._members.died(rank, NEEDED),
             self._finish_deferred,

@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -31,7 +31,15 @@ from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, write_entry
+from roundelay.runtime.trace import (
+    NO_TRACE,
+    TRACE_VERSION,
+    Kind,
+    Trace,
+    TraceWriter,
+    entries_of_host,
+    write_entry,
+)
 
 CHUNK_WORDS = CHUNK // 2
 """Words of 64 bits in a chunk."""
@@ -107,6 +115,7 @@ class Recording(SessionRecord):
         folder: of the trace.
         learners: of the session.
         agreed: facts that all of its learners agreed on.
+        here: the learners of this host, of several; None: there is one.
 
     Raises:
         UserError: the folder has a record already, or cannot be written.
@@ -114,8 +123,16 @@ class Recording(SessionRecord):
 
     on = True
 
-    def __init__(self, folder: Path, rank: int, learners: int, agreed: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        learners: int,
+        agreed: Mapping[str, Any],
+        here: Sequence[int] | None = None,
+    ) -> None:
         self._folder, self._rank = folder, rank
+        self._entries = entries_of_host(here)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = TraceWriter(folder, rank, new=True)
@@ -128,7 +145,10 @@ class Recording(SessionRecord):
             raise UserError(f"rank {rank}: {folder} cannot be written ({error.strerror}). Name another.") from error
         self.trace = self.row_trace = self._writer
         facts = {"learners": learners, "agreed": agreed, **surroundings(), **own_command()}
-        write_entry(folder, "learner", version=TRACE_VERSION, rank=rank, **facts)
+        self._write("learner", version=TRACE_VERSION, here=here, **facts)
+
+    def _write(self, what: str, **facts: Any) -> None:
+        write_entry(self._folder, what, self._entries, rank=self._rank, **facts)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         found = draw()
@@ -136,11 +156,11 @@ class Recording(SessionRecord):
         return found
 
     def note_resumed(self, save: int, last: int) -> None:
-        write_entry(self._folder, "resumed", rank=self._rank, save=save, last=last)
+        self._write("resumed", save=save, last=last)
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:
         found = row_digests(me, centre) if manner == CLOSED else {}
-        write_entry(self._folder, "left", rank=self._rank, manner=MANNERS[manner], steps=me.steps, digests=found)
+        self._write("left", manner=MANNERS[manner], steps=me.steps, digests=found)
         self._writer.close()
 
 

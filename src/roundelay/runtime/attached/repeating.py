@@ -44,7 +44,17 @@ from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.recorded import Recorded, RecordedState
 from roundelay.runtime.replay.stage import met_rows
-from roundelay.runtime.trace import Kind, TraceEvent, Use, read_entries, read_events, session_folder, write_entry
+from roundelay.runtime.trace import (
+    Kind,
+    TraceEvent,
+    Use,
+    entries_of_host,
+    read_entries,
+    read_events,
+    recorded_learners,
+    session_folder,
+    write_entry,
+)
 
 log = logging.getLogger("roundelay")
 
@@ -55,6 +65,7 @@ class RepeatedPlace:
 
     Attributes:
         number: of the session in its script.
+        here: the learners of this host, of several; None: there is one.
         agreed: facts that its learners agree on now.
         lost: the error for whoever waits for a learner that has left.
         finish_deferred: see `RecordedState`.
@@ -62,6 +73,7 @@ class RepeatedPlace:
 
     access: ArenaAccess
     number: int
+    here: tuple[int, ...] | None
     agreed: Mapping[str, Any]
     lost: Callable[[int], BaseException]
     finish_deferred: Callable[[], None]
@@ -83,10 +95,10 @@ def open_record(record: str | Path | None, place: RepeatedPlace, late: bool) -> 
         return Repetition(session_folder(Path(again), place.number), place)
     folder, rank = session_folder(Path(record), place.number), place.access.rank
     if late:
-        write_entry(folder, "joined", rank=rank)
+        write_entry(folder, "joined", entries_of_host(place.here), rank=rank)
         log.warning("rank %d has come back: the record in %s cannot be repeated.", rank, folder)
         return Unrecorded()
-    return Recording(folder, rank, place.access.arena.layout.learners, place.agreed)
+    return Recording(folder, rank, place.access.arena.layout.learners, place.agreed, place.here)
 
 
 @final
@@ -207,7 +219,7 @@ class Repetition(SessionRecord):
     def __init__(self, folder: Path, place: RepeatedPlace) -> None:
         self._place, self._folder, self._rank = place, folder, place.access.rank
         entries = list(read_entries(folder))
-        learners = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
+        learners = recorded_learners(folder, entries)
         self._ends = {entry["rank"]: entry for entry in entries if entry["what"] == "left"}
         self._check(learners, [entry["rank"] for entry in entries if entry["what"] == "joined"])
         resumed = [entry for entry in entries if entry["what"] == "resumed" and entry["rank"] == self._rank]
@@ -223,11 +235,9 @@ class Repetition(SessionRecord):
             UserError: the record is not complete, or of another session.
         """
         folder, layout = self._folder, self._place.access.arena.layout
-        recorded = max((entry["learners"] for entry in learners.values()), default=0)
-        if recorded != layout.learners or len(learners) != recorded:
+        if len(learners) != layout.learners:
             raise UserError(
-                f"{folder}: the record of {recorded} learners, {len(learners)} of which have begun, and now there are "
-                f"{layout.learners}: start as many."
+                f"{folder}: the record of {len(learners)} learners, and now there are {layout.learners}: start as many."
             )
         closed = [rank for rank, entry in self._ends.items() if entry["manner"] == MANNERS[CLOSED]]
         away = sorted({*learners} - {*closed}) if closed else []
