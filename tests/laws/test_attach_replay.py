@@ -19,7 +19,7 @@ from roundelay.runtime.attached.recording import hash_of
 from roundelay.runtime.attached.turns import Turns
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, session_folder
+from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, read_events, session_folder
 from roundelay.strategies import make_strategy
 from support import attached_recording
 from support.attached_hosts import HostsOfLearners
@@ -137,14 +137,18 @@ def record_on_hosts(record: Path, *strategy: str) -> str:
 
 
 def test_sessions_on_two_hosts_come_out_the_same_on_one(tmp_path: Path) -> None:
+    """Exchanges between hosts, whole, coded and in fragments, and means and mixes along the chain."""
     was = reports(record_on_hosts(tmp_path))
+    ring = 1 + [options.get("topology") for _, _, options in ON_HOSTS].index("fixed-ring")
+    kinds = [event.kind for event in read_events(tmp_path / "both" / f"session-{ring}", 2, carried=True)]
+    assert kinds.count(Kind.SENT) >= kinds.count(Kind.TAKEN) > 0
     again = replay(tmp_path / "both", variables={SLOW: "sleeps"})
     assert len(was) == len(ON_HOSTS)
     assert reports(again.stdout) == was
     assert "repeated to the same rows, bit for bit" in again.stdout
 
 
-@pytest.mark.parametrize("strategy", ["ssgd"])
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
 def test_a_corrupt_gradient_on_another_host_is_named(
     strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,6 +167,7 @@ def test_a_corrupt_gradient_on_another_host_is_named(
     ("strategy", "hosts", "says"),
     [
         ("asgd", {}, "a session under asgd period 1 on several hosts cannot be recorded"),
+        ("a2cid2", {}, "it exchanges more than rows between them"),
         ("ssgd", {"wire": "bf16"}, "leave hosts' wire and means out, or record"),
     ],
 )
@@ -189,10 +194,10 @@ def test_a_hash_of_a_vector_changes_with_every_bit(elements: int) -> None:
     assert hash_of(vector) == before
 
 
-def written(folder: Path, events: dict[int, list[TraceEvent]]) -> Path:
-    folder.mkdir()
+def written(folder: Path, events: dict[int, list[TraceEvent]], carried: bool = False) -> Path:
+    folder.mkdir(exist_ok=True)
     for rank, some in events.items():
-        writer = TraceWriter(folder, rank)
+        writer = TraceWriter(folder, rank, carried=carried)
         for event in some:
             writer.note(event.kind, event.peer, event.mine, event.theirs, event.value)
         writer.close()
@@ -212,6 +217,23 @@ def test_an_event_comes_after_the_writer_of_its_version_and_all_its_readers(tmp_
     assert turns.before(2, fetches) == [(0, 1)]
     assert sorted(turns.before(1, overwrites)) == [(0, 1), (0, 2), (2, 0)]
     assert turns.before(0, later) == [(1, 0)]
+
+
+def test_an_exchange_between_hosts_comes_after_it_is_asked_for_and_its_rows_after_each_other(tmp_path: Path) -> None:
+    """Of rows 0, which travels, and 1, whose learner has asked; row 0 has taken a step meanwhile."""
+    asks = [TraceEvent(Kind.BEGIN), TraceEvent(Kind.ASKED, 0, 7)]
+    own = [TraceEvent(Kind.STEP, mine=3), TraceEvent(Kind.STEP, mine=5)]
+    went = [TraceEvent(Kind.BIDDEN, 1, 7), TraceEvent(Kind.SENT, 1, 3, 9), TraceEvent(Kind.TAKEN, 1, 4, 9)]
+    visited = [TraceEvent(Kind.SENT, 0, 0, 9, -1.0), TraceEvent(Kind.TAKEN, 0, 0, 9)]
+    folder = written(tmp_path / "trace", {0: own, 1: asks})
+    written(folder, {0: went, 1: visited}, carried=True)
+    turns = Turns(folder, 2)
+    assert turns.before(2, went[0]) == [(1, 1)]
+    assert turns.before(2, went[1]) == []
+    assert sorted(turns.before(2, went[2])) == [(0, 0), (3, 1)]
+    assert turns.before(3, visited[0]) == turns.before(3, visited[1]) == [(2, 1)]
+    assert turns.before(0, own[0]) == [(2, 1)]
+    assert turns.before(0, own[1]) == [(2, 2)]
 
 
 def test_a_record_with_a_death_or_of_something_else_is_refused(tmp_path: Path) -> None:

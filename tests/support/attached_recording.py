@@ -19,7 +19,7 @@ from roundelay.runtime.deferred import Deferred
 from support.launched import report
 from support.until import until
 
-EXAMPLES, MINIBATCH, EPOCHS = 96, 4, 2
+EXAMPLES, MINIBATCH, EPOCHS, OWN = 96, 4, 2, 32
 MANY = 8
 """Steps of the others in the first of learner 1, where that is slow."""
 WAIT_FOR_NOBODY = ("adpsgd", "async-diloco")
@@ -37,6 +37,10 @@ ON_HOSTS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("ssgd", "share", {"codec": "int8"}),
     ("dpsgd", "sampler", {}),
     ("diloco", "sampler", {"period": 3}),
+    ("adpsgd", "own", {}),
+    ("adpsgd", "share", {"rate": "as-is", "topology": "fixed-ring", "hosts": {"wire": "int8", "fragments": 2}}),
+    ("divshare", "sampler", {"fragments": 3}),
+    ("hadpsgd", "share", {"node_size": 2}),
 )
 """Sessions on several hosts."""
 SLOW, BUSY = "TEST_SLOW", "TEST_BUSY"
@@ -63,7 +67,9 @@ class Loop:
         self.steps, self.drawn = 0, list[list[int]]()
 
     def batches(self, kind: str) -> Callable[[], Iterator[list[int]]]:
-        """Indices of each minibatch, as the sessions of each kind share them out."""
+        """Indices of each minibatch, as the sessions of each kind share them out; each learner its `own`."""
+        if kind == "own":
+            return lambda: iter([list(range(n, n + MINIBATCH)) for n in range(0, OWN, MINIBATCH)])
         if kind == "share":
             shared = self.session.share([list(range(n, n + MINIBATCH)) for n in range(0, EXAMPLES, MINIBATCH)])
             return lambda: iter(shared)

@@ -19,6 +19,7 @@ from roundelay.core.rates import LearnersRate
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.recording import replayed_host
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_may_be_recorded, check_may_join, differing
@@ -220,6 +221,7 @@ class Entrance:
             self._terms.live,
             on_gpus,
             self._terms.goes_on,
+            str(self._terms.record or ""),
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)
@@ -267,7 +269,7 @@ class Entrance:
         Args:
             others: what the other learners have said, by rank from 1.
         """
-        if self._place is not None:  # what goes to other hosts goes from the arena
+        if self._place is not None or replayed_host(self.rank):  # what goes to other hosts goes from the arena
             return None
         if self._device is None or not others or self.strategy.traits.synchronous:
             return None

@@ -240,7 +240,8 @@ class AttachedLearner:
         self._work = ExternalWork(vectors.gradient)
         self._backend = self.record.backend(access, vectors, self._means, self._work)
         trace = self.record.trace
-        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote(), trace)
+        remote = self.record.remote(self._around.remote(), vectors.row)
+        self._engine = ClockedEngine(self.me, self._backend, self._deferred, remote, trace)
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(

@@ -210,13 +210,15 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
     Raises:
         UserError: no; says why, and what can.
     """
-    if not strategy.traits.synchronous or strategy.traits.model == "centre":
+    synchronous, centre = strategy.traits.synchronous, strategy.traits.model == "centre"
+    if centre or (strategy.memory and not synchronous):
+        what = "a centre" if centre else "more than rows"
         raise UserError(
-            f"record: a session under {strategy.label} on several hosts cannot be recorded, for exchanges between "
-            "hosts have two moments, and a replay knows of one. Choose a synchronous strategy, record learners of one "
-            "host, or leave record out."
+            f"record: a session under {strategy.label} on several hosts cannot be recorded: it exchanges {what} "
+            "between them, and a replay knows of rows of learners alone. Choose another strategy (adpsgd, hadpsgd, "
+            "divshare, or a synchronous one), record learners of one host, or leave record out."
         )
-    if not options.codec.exact or options.library(on_gpus):
+    if synchronous and (not options.codec.exact or options.library(on_gpus)):
         raise UserError(
             "record: means between hosts are repeated to the bit where they go along the chain in full precision: "
             "leave hosts' wire and means out, or record."
