@@ -40,9 +40,13 @@ class _Sent:
     mass: float
 
 
+class _LearnerGone(Exception):
+    """Something waits for a learner that is gone."""
+
+
 @final
 class Carrying(threading.Thread):
-    """Of all rows of a session. It ends when all is done, or nobody is left that something waits for.
+    """Of all rows of a session. It ends when all is done, or a learner that something waits for is gone.
 
     Args:
         folder: of the session's record.
@@ -87,8 +91,12 @@ class Carrying(threading.Thread):
                     if last:
                         return
                     time.sleep(TURN_LOOK_SECONDS)
+        except _LearnerGone:
+            pass
         except Exception:
             self.failure = traceback.format_exc()
+        finally:
+            publish(self._tables.ended, 0, 1)
 
     def _left(self, row: int) -> int:
         return len(self._turns.carried[row]) - int(self._tables.carried[row])
@@ -103,12 +111,26 @@ class Carrying(threading.Thread):
         actor, first = self._learners + row, int(self._tables.carried[row])
         for number in range(first, len(events)):
             event = events[number]
-            if any(self.done(other) <= earlier for other, earlier in self._turns.before(actor, event)):
+            if not self._may(actor, event):
                 return number > first
             if event.kind is not Kind.BIDDEN:
                 self._do(self._rows[row], event)
             publish(self._tables.carried, row, number + 1)
         return len(events) > first
+
+    def _may(self, actor: int, event: TraceEvent) -> bool:
+        """Return True if it is the turn of an event.
+
+        Raises:
+            _LearnerGone: it never will be.
+        """
+        for other, earlier in self._turns.before(actor, event):
+            gone = other < self._learners and self._tables.done[other] and not self._alive[other]
+            if self.done(other) <= earlier:  # read after who is gone
+                if gone:
+                    raise _LearnerGone
+                return False
+        return True
 
     def _do(self, row: Row, event: TraceEvent) -> None:
         """Do it, without locks: it is this row's turn, and no learner's."""

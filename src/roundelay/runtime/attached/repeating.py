@@ -129,10 +129,10 @@ class RepeatedEvents(Recorded):
         def ready() -> bool:
             nonlocal missing
             self._check_carrying()
-            gone = [actor for actor, _ in missing if not self._alive[self._doer(actor)]]  # before its last is read
+            gone = [actor for actor, _ in missing if self._is_gone(actor)]  # before its last is read
             missing = [(actor, number) for actor, number in missing if self.carrying.done(actor) <= number]
             if lost := [actor for actor, _ in missing if actor in gone]:
-                raise self._lost(self._doer(lost[0]))
+                raise self._lost(self._who_is_gone(lost[0]))
             return not missing
 
         if missing and not ready():
@@ -142,9 +142,17 @@ class RepeatedEvents(Recorded):
             if (there := self._rows[row].version) != version:
                 raise self.differs(event, f"row {row} at version {there}")
 
-    def _doer(self, actor: int) -> int:
-        """Return the learner whose process does the events of an actor."""
-        return actor if actor < self.turns.learners else 0
+    def _is_gone(self, actor: int) -> bool:
+        """Return True if an actor will do no more: a learner, or what is done to a row between hosts."""
+        if actor < self.turns.learners:
+            return not self._alive[actor]
+        return not self._alive[0] or bool(self._tables.ended[0])
+
+    def _who_is_gone(self, actor: int) -> int:
+        """Return the learner whose end keeps an actor from going on."""
+        if actor < self.turns.learners:
+            return actor
+        return next((rank for rank in range(self.turns.learners) if not self._alive[rank]), 0)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         super().note(kind, peer, mine, theirs, value)

@@ -33,10 +33,11 @@ class TurnTables(View):
     """Each learner publishes its own item; `carried` is what one of them repeats for all. Zeros where nothing is
     repeated."""
 
-    PUBLISHED = ("done", "carried")
+    PUBLISHED = ("done", "carried", "ended")
 
     done: Integers = table(L)  # Events that a learner has done, but for what it has drawn from shared passes
     carried: Integers = table(R)  # Events of exchanges between hosts, by row
+    ended: Integers = table(1)  # 1: no more of these will be done
 
 
 @final
