@@ -3,6 +3,7 @@ support/attached_recording.py."""
 
 import os
 import platform
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,11 +17,13 @@ from roundelay.core.flat import CHUNK
 from roundelay.runtime.attached.entering import AttachTerms, Entrance
 from roundelay.runtime.attached.recording import hash_of
 from roundelay.runtime.attached.turns import Turns
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch.world import HostPlace, World
-from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, session_folder
+from roundelay.runtime.trace import Access, Kind, TraceEvent, TraceWriter, Use, read_events, session_folder
 from roundelay.strategies import make_strategy
 from support import attached_recording
-from support.attached_recording import BUSY, CORRUPT, KILLED, MANY, OTHER_RATE, SESSIONS, SLOW
+from support.attached_hosts import HostsOfLearners
+from support.attached_recording import BUSY, CORRUPT, KILLED, MANY, ON_HOSTS, OTHER_RATE, SESSIONS, SLOW
 from support.launched import TESTS, reports, run_learners
 from support.preloaded import run_preloaded
 
@@ -121,10 +124,58 @@ def test_a_death_is_not_repeated_and_a_record_not_overwritten(tmp_path: Path, mo
     assert "holds the record of a session already" in done.stderr
 
 
-def test_a_session_on_several_hosts_is_not_recorded() -> None:
+# Several hosts --------------------------------------------------------------------------------------------------------
+
+
+def record_on_hosts(record: Path, *strategy: str) -> str:
+    """Return what three learners of two hosts report, whose records lie in one folder then."""
+    with HostsOfLearners((2, 1), [SCRIPT, "on_hosts", str(record), *strategy]) as hosts:
+        said, _ = hosts.end()
+    for host in (0, 2):
+        shutil.copytree(record / f"of-{host}", record / "both", dirs_exist_ok=True)
+    return said
+
+
+def test_sessions_on_two_hosts_come_out_the_same_on_one(tmp_path: Path) -> None:
+    """Exchanges between hosts, whole, coded and in fragments, and means and mixes along the chain."""
+    was = reports(record_on_hosts(tmp_path))
+    ring = 1 + [options.get("topology") for _, _, options in ON_HOSTS].index("fixed-ring")
+    kinds = [event.kind for event in read_events(tmp_path / "both" / f"session-{ring}", 2, carried=True)]
+    assert kinds.count(Kind.SENT) >= kinds.count(Kind.TAKEN) > 0
+    again = replay(tmp_path / "both", variables={SLOW: "sleeps"})
+    assert len(was) == len(ON_HOSTS)
+    assert reports(again.stdout) == was
+    assert "repeated to the same rows, bit for bit" in again.stdout
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
+def test_a_corrupt_gradient_on_another_host_is_named(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CORRUPT, "2:5")
+    record_on_hosts(tmp_path, strategy)
+    monkeypatch.delenv(CORRUPT)
+    done = replay(tmp_path / "both", expect=1)
+    told = [line for line in done.stdout.splitlines() if line.startswith("The first difference")]
+    assert len(told) == 1
+    assert f"rank 2, which ran on {platform.node()}: the gradient of its step 5 differs" in told[0]
+    done = replay(tmp_path / "of-0", expect=2)
+    assert "of which [2] are not in it" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("strategy", "hosts", "says"),
+    [
+        ("asgd", {}, "a session under asgd period 1 on several hosts cannot be recorded"),
+        ("a2cid2", {}, "it exchanges more than rows between them"),
+        ("ssgd", {"wire": "bf16"}, "leave hosts' wire and means out, or record"),
+    ],
+)
+def test_what_cannot_be_repeated_is_not_recorded(strategy: str, hosts: dict[str, str], says: str) -> None:
     world = World(0, 2, place=HostPlace((0,), 2))
-    terms = AttachTerms(make_strategy("adpsgd", {}), 0, 1.0, record="record")
-    with pytest.raises(UserError, match="a session on several hosts cannot be recorded"):
+    options = SessionHostOptions(**hosts)  # type: ignore[arg-type]
+    terms = AttachTerms(make_strategy(strategy, {}), 0, 1.0, record="record", hosts=options)
+    with pytest.raises(UserError, match=says):
         Entrance(world, terms, torch.zeros(1), torch.zeros(0, dtype=torch.uint8), None, 0)
 
 
@@ -143,10 +194,10 @@ def test_a_hash_of_a_vector_changes_with_every_bit(elements: int) -> None:
     assert hash_of(vector) == before
 
 
-def written(folder: Path, events: dict[int, list[TraceEvent]]) -> Path:
-    folder.mkdir()
+def written(folder: Path, events: dict[int, list[TraceEvent]], carried: bool = False) -> Path:
+    folder.mkdir(exist_ok=True)
     for rank, some in events.items():
-        writer = TraceWriter(folder, rank)
+        writer = TraceWriter(folder, rank, carried=carried)
         for event in some:
             writer.note(event.kind, event.peer, event.mine, event.theirs, event.value)
         writer.close()
@@ -166,6 +217,23 @@ def test_an_event_comes_after_the_writer_of_its_version_and_all_its_readers(tmp_
     assert turns.before(2, fetches) == [(0, 1)]
     assert sorted(turns.before(1, overwrites)) == [(0, 1), (0, 2), (2, 0)]
     assert turns.before(0, later) == [(1, 0)]
+
+
+def test_an_exchange_between_hosts_comes_after_it_is_asked_for_and_its_rows_after_each_other(tmp_path: Path) -> None:
+    """Of rows 0, which travels, and 1, whose learner has asked; row 0 has taken a step meanwhile."""
+    asks = [TraceEvent(Kind.BEGIN), TraceEvent(Kind.ASKED, 0, 7)]
+    own = [TraceEvent(Kind.STEP, mine=3), TraceEvent(Kind.STEP, mine=5)]
+    went = [TraceEvent(Kind.BIDDEN, 1, 7), TraceEvent(Kind.SENT, 1, 3, 9), TraceEvent(Kind.TAKEN, 1, 4, 9)]
+    visited = [TraceEvent(Kind.SENT, 0, 0, 9, -1.0), TraceEvent(Kind.TAKEN, 0, 0, 9)]
+    folder = written(tmp_path / "trace", {0: own, 1: asks})
+    written(folder, {0: went, 1: visited}, carried=True)
+    turns = Turns(folder, 2)
+    assert turns.before(2, went[0]) == [(1, 1)]
+    assert turns.before(2, went[1]) == []
+    assert sorted(turns.before(2, went[2])) == [(0, 0), (3, 1)]
+    assert turns.before(3, visited[0]) == turns.before(3, visited[1]) == [(2, 1)]
+    assert turns.before(0, own[0]) == [(2, 1)]
+    assert turns.before(0, own[1]) == [(2, 2)]
 
 
 def test_a_record_with_a_death_or_of_something_else_is_refused(tmp_path: Path) -> None:

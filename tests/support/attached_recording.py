@@ -19,7 +19,7 @@ from roundelay.runtime.deferred import Deferred
 from support.launched import report
 from support.until import until
 
-EXAMPLES, MINIBATCH, EPOCHS = 96, 4, 2
+EXAMPLES, MINIBATCH, EPOCHS, OWN = 96, 4, 2, 32
 MANY = 8
 """Steps of the others in the first of learner 1, where that is slow."""
 WAIT_FOR_NOBODY = ("adpsgd", "async-diloco")
@@ -32,6 +32,17 @@ SESSIONS: tuple[tuple[str, str, dict[str, object]], ...] = (
     ("hadpsgd", "share", {"node_size": 2}),
     ("ssgd", "sampler", {}),
 )
+ON_HOSTS: tuple[tuple[str, str, dict[str, object]], ...] = (
+    ("ssgd", "sampler", {}),
+    ("ssgd", "share", {"codec": "int8"}),
+    ("dpsgd", "sampler", {}),
+    ("diloco", "sampler", {"period": 3}),
+    ("adpsgd", "own", {}),
+    ("adpsgd", "share", {"rate": "as-is", "topology": "fixed-ring", "hosts": {"wire": "int8", "fragments": 2}}),
+    ("divshare", "sampler", {"fragments": 3}),
+    ("hadpsgd", "share", {"node_size": 2}),
+)
+"""Sessions on several hosts."""
 SLOW, BUSY = "TEST_SLOW", "TEST_BUSY"
 """Variables: a learner is slow, it `waits` or `sleeps`; one that finds others' rows locked in two of three steps."""
 CORRUPT, OTHER_RATE, KILLED = "TEST_CORRUPT", "TEST_OTHER_RATE", "TEST_KILLED"
@@ -56,7 +67,9 @@ class Loop:
         self.steps, self.drawn = 0, list[list[int]]()
 
     def batches(self, kind: str) -> Callable[[], Iterator[list[int]]]:
-        """Indices of each minibatch, as the sessions of each kind share them out."""
+        """Indices of each minibatch, as the sessions of each kind share them out; each learner its `own`."""
+        if kind == "own":
+            return lambda: iter([list(range(n, n + MINIBATCH)) for n in range(0, OWN, MINIBATCH)])
         if kind == "share":
             shared = self.session.share([list(range(n, n + MINIBATCH)) for n in range(0, EXAMPLES, MINIBATCH)])
             return lambda: iter(shared)
@@ -128,6 +141,14 @@ def several(record: str) -> None:
         train(strategy, kind, options, record)
 
 
+def on_hosts(record: str, strategy: str = "") -> None:
+    """Sessions of which each host has a record of its own."""
+    host = roundelay.rank() - roundelay.local_rank()
+    for name, kind, options in ON_HOSTS:
+        if strategy in ("", name):
+            train(name, kind, options, f"{record}/of-{host}")
+
+
 def one(record: str, strategy: str) -> None:
     train(strategy, "sampler", {}, record)
 
@@ -145,5 +166,5 @@ def saving(record: str, saves: str) -> None:
 if __name__ == "__main__":
     if os.environ.get(BUSY) == str(roundelay.rank()):
         find_rows_locked()
-    loops: dict[str, Callable[..., None]] = {"several": several, "one": one, "saving": saving}
+    loops: dict[str, Callable[..., None]] = {"several": several, "one": one, "saving": saving, "on_hosts": on_hosts}
     loops[sys.argv[1]](*sys.argv[2:])

@@ -18,9 +18,10 @@ from roundelay.runtime.doctor import host
 from roundelay.runtime.doctor.consult import go_round, meet, table
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
-from roundelay.runtime.doctor.visits import VisitServer
-from roundelay.runtime.hosts.transport.wire import Link
-from roundelay.runtime.launch.world import World
+from roundelay.runtime.doctor.visits import HELLO, VisitServer
+from roundelay.runtime.hosts.transport.relay import BehindRelay
+from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, Link
+from roundelay.runtime.launch.world import World, read_by_hand
 from roundelay.runtime.messages import read
 
 SECRET = b"a secret of the run's own"
@@ -145,7 +146,7 @@ def test_closed_ways_clocks_and_versions() -> None:
 
 
 def test_hosts_visit_each_other_and_measure_every_way() -> None:
-    houses = [VisitServer("127.0.0.1", 0, SECRET, ASKED, 10) for _ in range(2)]
+    houses = [VisitServer(("127.0.0.1", 0), SECRET, ASKED, 10) for _ in range(2)]
     try:
         report = go_round(("127.0.0.1", 0), [server.address for server in houses], SECRET, ASKED, 10)
         assert all(server.wait(10) for server in houses), "they were told that it is over"
@@ -159,8 +160,37 @@ def test_hosts_visit_each_other_and_measure_every_way() -> None:
     assert all("locks" in by_about(found) for found in report.hosts.values())
 
 
+def test_a_host_behind_a_relay_is_measured_by_it_and_said_to_be() -> None:
+    """The relay is the host that goes round; the other host reaches this one by it, too."""
+    house = VisitServer(("127.0.0.1", 0), SECRET, ASKED, 10)
+    at = BehindRelay(house.address, "cellar", SECRET, 10, USUAL_LINKS, moves=False)
+    cellar = VisitServer(at, SECRET, ASKED, 10)
+    try:
+        report = go_round(("127.0.0.1", 0), [house.address, cellar.address], SECRET, ASKED, 10)
+        assert house.wait(10)
+        assert cellar.wait(10), "it was told that it is over, before the relay was"
+    finally:
+        cellar.close()
+        house.close()
+    assert len(report.ways) == 6
+    assert all(way.latency_ms and not way.problem for way in report.ways)
+    (said,) = (finding for finding in report.between if "relay" in finding.found)
+    assert said.verdict is Verdict.NOTE
+    assert f"by the relay at 127.0.0.1:{house.address[1]}" in said.found
+
+
+def test_a_relay_is_named_by_hand_or_the_first_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDELAY_SECRET", SECRET.decode())
+    hosts, named = ["10.0.0.1:4000", "10.0.0.2:5000"], ("10.0.0.3", 6000)
+    assert read_by_hand("relay", hosts)[3] == ("10.0.0.1", 4000)
+    assert read_by_hand("relay=10.0.0.3:6000", hosts)[3] == read_by_hand("relay=10.0.0.3:6000")[3] == named
+    assert read_by_hand("10.0.0.4")[3] is None
+    with pytest.raises(UserError, match="write relay=ADDRESS:PORT of a host whose doctor listens there"):
+        read_by_hand("relay")
+
+
 def test_a_host_with_another_secret_is_found_out() -> None:
-    server = VisitServer("127.0.0.1", 0, b"another secret altogether", ASKED, 10)
+    server = VisitServer(("127.0.0.1", 0), b"another secret altogether", ASKED, 10)
     try:
         report = go_round(("127.0.0.1", 0), [server.address], SECRET, ASKED, 5)
     finally:
@@ -170,14 +200,14 @@ def test_a_host_with_another_secret_is_found_out() -> None:
 
 
 def test_nonsense_from_somebody_who_knows_the_secret_ends_one_visit_only() -> None:
-    server = VisitServer("127.0.0.1", 0, SECRET, ASKED, 10)
+    server = VisitServer(("127.0.0.1", 0), SECRET, ASKED, 10)
     try:
         for kind, header in (("sing", {}), ("measure", {"origin": 1}), ("arrive", {"ranks": "x", "address": []})):
-            link = Link.connect(server.address, SECRET, {}, 10)
+            link = Link.connect(server.address, SECRET, HELLO, 10)
             link.send(kind, header)
             with pytest.raises(Exception, match=r"closed|broken"):
                 link.receive(10)
-        link = Link.connect(server.address, SECRET, {}, 10)
+        link = Link.connect(server.address, SECRET, HELLO, 10)
         link.send("echo", {}, [b"still here"])
         assert bytes(link.receive(10).payload) == b"still here"
         link.close()
@@ -187,7 +217,7 @@ def test_nonsense_from_somebody_who_knows_the_secret_ends_one_visit_only() -> No
 
 def test_hosts_started_alike_meet_at_the_master_and_who_is_missing_is_named() -> None:
     def port() -> int:
-        server = VisitServer("127.0.0.1", 0, SECRET, ASKED, 1)
+        server = VisitServer(("127.0.0.1", 0), SECRET, ASKED, 1)
         server.close()
         return server.address[1]
 

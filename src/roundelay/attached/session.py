@@ -37,6 +37,7 @@ from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
 from roundelay.runtime.attached.membership import FAILED
+from roundelay.runtime.attached.recording import replayed_host
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
@@ -105,8 +106,8 @@ def attach(
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
     if not patience > 0:
         raise UserError(f"patience is {patience}: give seconds above 0.")
-    if world.place is not None and isinstance(chosen, HAdPsgd):
-        chosen = chosen.on_host(world.here, sized)
+    if isinstance(chosen, HAdPsgd) and (here := replayed_host(world.rank) if world.place is None else world.here):
+        chosen = chosen.on_host(here, sized)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
     terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)

@@ -107,7 +107,7 @@ def _add_doctor(sub: argparse.ArgumentParser) -> None:
         "--listen",
         metavar="ADDRESS[:PORT]",
         help="wait here for another host's doctor; with --hosts, or under torchrun: the address where others reach "
-        "this host",
+        "this host; relay or relay=ADDRESS:PORT where none can connect to it",
     )
     sub.add_argument("--learners", type=count, help="learners on each host (default: LOCAL_WORLD_SIZE, or one a core)")
     sub.add_argument("--parameters", type=positive, default=12.5e6, help="parameters of the model (default: 1.25e+07)")

@@ -7,8 +7,8 @@ from roundelay.core.errors import UserError
 
 RECIPE = "recipe.yaml"
 """In every run directory."""
-RECORDED = "session-*/trace.jsonl"
-"""In every record of a script that calls `roundelay.attach(..., record=...)`: one of each session."""
+RECORDED = "session-*/trace*.jsonl"
+"""In every record of a script that calls `roundelay.attach(..., record=...)`: of each session, or host in it."""
 PACKED = "packed.json"
 """In every packed model."""
 

@@ -68,6 +68,7 @@ class Deferred:
             return None
         if mine.away or found.theirs.away:  # for longer than a step perhaps: the next exchange is with another
             found.theirs.lock.release()
+            mine.trace.note(Kind.AWAY, found.theirs.rank)
             self._void(found)
             return None
         self._waiting = None

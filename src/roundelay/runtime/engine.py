@@ -375,6 +375,7 @@ class Engine:
             self._remote.ask(effect)
             self._asked = handle
         else:
+            self._gone(effect.peer)
             handle.finish(None)
 
     def _finish_asked(self, handle: Handle[int | None]) -> None:

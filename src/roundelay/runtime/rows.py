@@ -359,6 +359,7 @@ def reach(mine: Row, theirs: Row, effect: Reach) -> int | None:
     met = [row for row, use in ((mine, access.mine), (theirs, access.theirs)) if use]
     with _locked(*met):
         if (access.mine is Use.WRITTEN and mine.away) or (access.theirs is Use.WRITTEN and theirs.away):
+            mine.trace.note(Kind.AWAY, theirs.rank)
             return None
         under_way = RowOperation(mine, theirs, effect)
         under_way.all_chunks()

@@ -2,8 +2,11 @@
 
 A trace is a folder:
     rank-R.bin    32 bytes an event of learner R, in its own order, written at once (they survive a kill)
+    carried-R.bin the same of what exchanges with other hosts did to row R while its learner went on
     trace.jsonl   the parent's part: what was asked for, and digests of the state that came of it; of an attached
                   session, which has no parent, what each learner says of itself when it begins and when it leaves
+    trace-R.jsonl the same of the learners of one of several hosts, the first of which is R: so the folders of all hosts
+                  can be laid into one
 
 Rows carry versions, and every event says which versions it met. Between two learners nothing else is needed: the
 versions order their events as far as it matters. A gradient is a pure function of snapshot and minibatch, so gradients
@@ -15,7 +18,7 @@ Legend: P parameters, L learners.
 import hashlib
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -83,6 +86,13 @@ class Kind(IntEnum):
     MET = 13  # its gathering was over, or to be closed; value: 1 if this learner closed it, else 0
     PIECE = 14  # drew from a pass that attached learners share; peer: the sampler; mine: the minibatch, or -1
     HASH = 15  # the gradient of an attached loop; mine, theirs: hashes of the point and of it; value: its weight
+    ASKED = 16  # for an exchange with row peer, of another host; mine: number of the request
+    ANSWERED = 17  # took the answer; mine; theirs: what it says, -1: nothing came of it; value: looks for it, 0: waited
+    AWAY = 18  # an effect on the row of peer that did not happen: one of the two is under way to another host
+    # Of a row that takes part in an exchange with another host, rather than of its learner:
+    BIDDEN = 19  # that exchange begins, which learner peer has asked for; mine: number of the request
+    SENT = 20  # went to row peer; mine; theirs: number of the exchange; value: of its terms, -1: they are with peer
+    TAKEN = 21  # was changed by that exchange; peer, mine, theirs as in SENT
 
 
 ACCESS = {
@@ -92,6 +102,9 @@ ACCESS = {
     Kind.EXCHANGE: Access(Use.WRITTEN, Use.WRITTEN),
     Kind.FETCH: Access(theirs=Use.READ),
     Kind.JOIN: Access(Use.WRITTEN, Use.READ),
+    Kind.ANSWERED: Access(mine=Use.READ),
+    Kind.SENT: Access(mine=Use.READ),
+    Kind.TAKEN: Access(mine=Use.WRITTEN),
 }
 """Access of the kinds that always have the same, where it is not none. A row that is written may be read as well."""
 
@@ -115,7 +128,7 @@ class TraceEvent:
         """
         return Access.from_number(self.value) if self.kind is Kind.REACH else ACCESS.get(self.kind, Access())
 
-    def __str__(self) -> str:  # noqa: PLR0911 one return a kind
+    def __str__(self) -> str:  # noqa: PLR0911, PLR0912 one return a kind
         match self.kind:
             case Kind.DRAW:
                 return f"draw minibatch {self.mine}" if self.mine >= 0 else "draw nothing"
@@ -132,6 +145,15 @@ class TraceEvent:
                 )
             case Kind.GONE:
                 return f"miss row {self.peer}, whose learner is dead"
+            case Kind.ASKED | Kind.BIDDEN:
+                return f"{self.kind.name.lower()} for an exchange with row {self.peer}"
+            case Kind.ANSWERED:
+                return f"answer of row {self.peer}: " + (f"version {self.theirs}" if self.theirs >= 0 else "none")
+            case Kind.AWAY:
+                return f"miss row {self.peer}, or the own one, which is under way to another host"
+            case Kind.SENT | Kind.TAKEN:
+                done = self.kind.name.lower()
+                return f"row at version {self.mine} {done} in exchange {self.theirs} with row {self.peer}"
             case Kind.COME:
                 return "come to a gathering with what " + ("counts" if self.value else "is left out")
             case Kind.MET:
@@ -169,14 +191,15 @@ class TraceWriter:
 
     Args:
         new: there must be none yet.
+        carried: notes are of exchanges between hosts that row `rank` takes part in.
 
     Raises:
         OSError: it cannot be written, or is there already.
     """
 
-    def __init__(self, folder: Path, rank: int, new: bool = False) -> None:
+    def __init__(self, folder: Path, rank: int, new: bool = False, carried: bool = False) -> None:
         how = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (os.O_EXCL if new else 0)
-        self._file = os.open(_path(folder, rank), how, 0o644)
+        self._file = os.open(_path(folder, rank, carried), how, 0o644)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
         os.write(self._file, _FORMAT.pack(kind, peer, mine, theirs, value))
@@ -191,17 +214,19 @@ def session_folder(record: Path, number: int) -> Path:
     return record / f"session-{number + 1}"
 
 
-def _path(folder: Path, rank: int) -> Path:
-    return folder / f"rank-{rank}.bin"
+def _path(folder: Path, rank: int, carried: bool = False) -> Path:
+    return folder / f"{'carried' if carried else 'rank'}-{rank}.bin"
 
 
-def read_events(folder: Path, rank: int) -> Iterator[TraceEvent]:
-    """Yield a learner's events, in order.
+def read_events(folder: Path, rank: int, carried: bool = False) -> Iterator[TraceEvent]:
+    """Yield a learner's events, or those of its row between hosts, `carried`, of which there may be no file; in order.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
     """
-    path = _path(folder, rank)
+    path = _path(folder, rank, carried)
+    if carried and not path.exists():
+        return
     data = _read(path)
     for number in range(len(data) // _FORMAT.size):
         kind, *rest = _FORMAT.unpack_from(data, number * _FORMAT.size)
@@ -217,14 +242,14 @@ ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", 
 """An event as an item of an array."""
 
 
-def read_array(folder: Path, rank: int) -> NDArray[Any]:
-    """Return a learner's events as one array.
+def read_array(folder: Path, rank: int, carried: bool = False) -> NDArray[Any]:
+    """Return the same as one array.
 
     Raises:
         UserError: the file is missing or not a trace; names it.
     """
-    path = _path(folder, rank)
-    data = _read(path)
+    path = _path(folder, rank, carried)
+    data = b"" if carried and not path.exists() else _read(path)
     events = np.frombuffer(data, ARRAY, len(data) // ARRAY.itemsize)
     if not np.isin(events["kind"], list(Kind)).all():
         raise UserError(f"{path}: has an event of unknown kind: damaged, or not a trace.")
@@ -305,20 +330,29 @@ class Recorder:
         write_entry(self._folder, what, **entry)
 
 
-def write_entry(folder: Path, what: str, **entry: Any) -> None:
-    """Append an entry; several processes may."""
+def entries_of_host(here: Sequence[int] | None) -> str:
+    """Return the name of the file with the entries of the host with the ranks `here`; None: there is one host."""
+    return Recorder.FILE if here is None else f"trace-{here[0]}.jsonl"
+
+
+def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any) -> None:
+    """Append an entry `into` the file of that name; several processes may."""
     line = json_line({"what": what, **entry}) + "\n"
-    with open(folder / Recorder.FILE, "ab", buffering=0) as file:
+    with open(folder / into, "ab", buffering=0) as file:
         file.write(line.encode())
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the parent's part, in order; a last line cut short by a kill is left out.
+    """Yield the parent's part, in order, or those of all hosts; a last line cut short by a kill is left out.
 
     Raises:
         UserError: missing, or not a trace; names the file and line.
     """
-    path = folder / Recorder.FILE
+    for path in sorted(folder.glob("trace-*.jsonl")) or [folder / Recorder.FILE]:
+        yield from _entries(path)
+
+
+def _entries(path: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
@@ -334,6 +368,24 @@ def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
         if entry.get("version", TRACE_VERSION) != TRACE_VERSION:
             raise UserError(f"{path}:{number}: trace version {entry['version']}, this program reads {TRACE_VERSION}.")
         yield entry
+
+
+def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """Return the words of the learners of an attached session about themselves, by rank.
+
+    Raises:
+        UserError: some are missing.
+    """
+    found = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
+    if not found:
+        raise UserError(f"{folder}: no learner has begun in this record.")
+    learners = max(entry["learners"] for entry in found.values())
+    if missing := sorted({*range(learners)} - {*found}):
+        raise UserError(
+            f"{folder}: the record of {learners} learners, of which {missing} are not in it: they have not begun, or "
+            "were on another host, whose folder belongs into this one as well."
+        )
+    return found
 
 
 def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:

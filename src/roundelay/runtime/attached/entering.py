@@ -19,9 +19,10 @@ from roundelay.core.rates import LearnersRate
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
+from roundelay.runtime.attached.recording import replayed_host
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.hosts.options import SessionHostOptions
-from roundelay.runtime.hosts.terms import check_may_join, differing
+from roundelay.runtime.hosts.terms import check_may_be_recorded, check_may_join, differing
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learners_rate import settled
@@ -119,10 +120,8 @@ class Entrance:
         if world.place is not None:
             check_may_join(terms.strategy, world.place)
             if terms.record:
-                raise UserError(
-                    "record: a session on several hosts cannot be recorded, for exchanges between hosts have two "
-                    "moments, and a replay knows of one. Record learners of one host, or leave record out."
-                )
+                on_gpus = device is not None and device.type == "cuda"
+                check_may_be_recorded(terms.strategy, terms.hosts, on_gpus)
         self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
@@ -213,7 +212,7 @@ class Entrance:
             self._place,
             self.strategy,
             self._terms.hosts,
-            {**self.facts, "session": self._session, **between},
+            {**self.facts, "record": bool(self._terms.record), "session": self._session, **between},
             self._terms.patience_seconds,
             self._initial.numel(),
             self._shown.numel(),
@@ -222,6 +221,7 @@ class Entrance:
             self._terms.live,
             on_gpus,
             self._terms.goes_on,
+            str(self._terms.record or ""),
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)
@@ -269,7 +269,7 @@ class Entrance:
         Args:
             others: what the other learners have said, by rank from 1.
         """
-        if self._place is not None:  # what goes to other hosts goes from the arena
+        if self._place is not None or replayed_host(self.rank):  # what goes to other hosts goes from the arena
             return None
         if self._device is None or not others or self.strategy.traits.synchronous:
             return None

@@ -190,6 +190,7 @@ class AttachedLearner:
         place = RepeatedPlace(
             access,
             session,
+            None if self._place[0].place is None else self._here,
             {name: fact for name, fact in entrance.facts.items() if name != "record"},
             lambda rank: self._members.died(rank, NEEDED),
             self._finish_deferred,
@@ -241,7 +242,8 @@ class AttachedLearner:
         self._work = ExternalWork(vectors.gradient)
         self._backend = self.record.backend(access, vectors, self._means, self._work)
         trace = self.record.trace
-        self._engine = ClockedEngine(self.me, self._backend, self._deferred, self._around.remote(), trace)
+        remote = self.record.remote(self._around.remote(), vectors.row)
+        self._engine = ClockedEngine(self.me, self._backend, self._deferred, remote, trace)
         self.where = place_of_rows(self.arena, vectors, device)
         """Place of the rows."""
         self.saved = SavedState(

@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -21,17 +21,33 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.local_update import LocalOptimizer
+from roundelay.core.effects import Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.flat import CHUNK
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
+from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.launch.world import replayed_record
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.access import ArenaAccess
+from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.tables import Integers
 from roundelay.runtime.procs.memory.vectors import Vectors
-from roundelay.runtime.trace import NO_TRACE, TRACE_VERSION, Kind, Trace, TraceWriter, write_entry
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import (
+    NO_TRACE,
+    TRACE_VERSION,
+    Kind,
+    Trace,
+    TraceWriter,
+    entries_of_host,
+    read_entries,
+    session_folder,
+    write_entry,
+)
 
 CHUNK_WORDS = CHUNK // 2
 """Words of 64 bits in a chunk."""
@@ -78,6 +94,10 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
         """Return the backend of its engine; arguments as it has them."""
         return ArenaBackend(access, vectors, means, work)
 
+    def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
+        """Return the learner's way to rows of other hosts, which is `remote`; `row` is its own."""
+        return remote
+
     def note_gradient(self, point: Tensor, gradient: Tensor, weight: float) -> None:
         """Note that the loop has come with a gradient (P,) at that point (P,)."""
         self.trace.note(Kind.HASH, mine=hash_of(point), theirs=hash_of(gradient), value=weight)
@@ -100,13 +120,49 @@ class Unrecorded(SessionRecord):
 
 
 @final
+class NotedRemote(RemoteRows):
+    """A learner's way to rows of other hosts, with notes of what it asks, and of when it takes an answer."""
+
+    def __init__(self, remote: RemoteRows, trace: Trace, row: Row, asked: Integers) -> None:
+        self._remote, self._trace, self._row, self._asked = remote, trace, row, asked
+        self._looks = self._seen = 0
+
+    def takes(self, row: int) -> bool:
+        return self._remote.takes(row)
+
+    def moved(self, row: int) -> bool:
+        return self._remote.moved(row)
+
+    def ask(self, effect: Reach | Gather) -> None:
+        peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
+        self._looks = self._seen = 0
+        self._trace.note(Kind.ASKED, peer, int(self._asked[self._row.rank]) + 1)
+        self._remote.ask(effect)
+
+    @property
+    def through(self) -> bool:
+        self._looks += 1
+        found = self._remote.through
+        self._seen = self._looks if found else 0
+        return found
+
+    def wait(self, peer: int) -> int | None:
+        version = self._remote.wait(peer)
+        with self._row.lock:
+            said = -1 if version is None else version
+            self._trace.note(Kind.ANSWERED, peer, self._row.version, said, float(self._seen))
+        return version
+
+
+@final
 class Recording(SessionRecord):
     """Notes that are taken.
 
     Args:
         folder: of the trace.
-        learners: of the session.
+        arena: of the session's learners here.
         agreed: facts that all of its learners agreed on.
+        here: the learners of this host, of several; None: there is one.
 
     Raises:
         UserError: the folder has a record already, or cannot be written.
@@ -114,8 +170,16 @@ class Recording(SessionRecord):
 
     on = True
 
-    def __init__(self, folder: Path, rank: int, learners: int, agreed: Mapping[str, Any]) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(
+        self,
+        folder: Path,
+        rank: int,
+        arena: Arena,
+        agreed: Mapping[str, Any],
+        here: Sequence[int] | None = None,
+    ) -> None:
+        self._folder, self._rank, self._asked = folder, rank, arena.requests.asked
+        self._entries = entries_of_host(here)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._writer = TraceWriter(folder, rank, new=True)
@@ -127,8 +191,14 @@ class Recording(SessionRecord):
         except OSError as error:
             raise UserError(f"rank {rank}: {folder} cannot be written ({error.strerror}). Name another.") from error
         self.trace = self.row_trace = self._writer
-        facts = {"learners": learners, "agreed": agreed, **surroundings(), **own_command()}
-        write_entry(folder, "learner", version=TRACE_VERSION, rank=rank, **facts)
+        facts = {"learners": arena.layout.learners, "agreed": agreed, **surroundings(), **own_command()}
+        self._write("learner", version=TRACE_VERSION, here=here, **facts)
+
+    def _write(self, what: str, **facts: Any) -> None:
+        write_entry(self._folder, what, self._entries, rank=self._rank, **facts)
+
+    def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
+        return remote if remote is NO_REMOTE else NotedRemote(remote, self._writer, row, self._asked)
 
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         found = draw()
@@ -136,12 +206,25 @@ class Recording(SessionRecord):
         return found
 
     def note_resumed(self, save: int, last: int) -> None:
-        write_entry(self._folder, "resumed", rank=self._rank, save=save, last=last)
+        self._write("resumed", save=save, last=last)
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:
         found = row_digests(me, centre) if manner == CLOSED else {}
-        write_entry(self._folder, "left", rank=self._rank, manner=MANNERS[manner], steps=me.steps, digests=found)
+        self._write("left", manner=MANNERS[manner], steps=me.steps, digests=found)
         self._writer.close()
+
+
+def replayed_host(rank: int) -> tuple[int, ...] | None:
+    """Return the learners that were on one host with this one, in the record that is repeated; None: nothing is
+    repeated, or all were on one.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    record = replayed_record()
+    entries = read_entries(session_folder(Path(record), 0)) if record else ()
+    own = next((entry for entry in entries if entry["what"] == "learner" and entry["rank"] == rank), {})
+    return tuple(own["here"]) if own.get("here") else None
 
 
 def surroundings() -> dict[str, Any]:

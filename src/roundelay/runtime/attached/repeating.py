@@ -10,7 +10,7 @@ Legend: P parameters.
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -22,6 +22,7 @@ from roundelay.core.effects import Gather, Reach
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
 from roundelay.core.state import Gradient
+from roundelay.runtime.attached.carrying import Carrying
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.attached.recording import (
     Recording,
@@ -32,6 +33,7 @@ from roundelay.runtime.attached.recording import (
 )
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.attached.turns import Turns, TurnTables
+from roundelay.runtime.backend import RemoteRows
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.hosts.terms import differing
 from roundelay.runtime.launch.world import replay_results, replayed_record
@@ -44,7 +46,18 @@ from roundelay.runtime.procs.memory.vectors import Vectors
 from roundelay.runtime.replay.baton import Differs
 from roundelay.runtime.replay.recorded import Recorded, RecordedState
 from roundelay.runtime.replay.stage import met_rows
-from roundelay.runtime.trace import Kind, TraceEvent, Use, read_entries, read_events, session_folder, write_entry
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import (
+    Kind,
+    TraceEvent,
+    Use,
+    entries_of_host,
+    read_entries,
+    read_events,
+    recorded_learners,
+    session_folder,
+    write_entry,
+)
 
 log = logging.getLogger("roundelay")
 
@@ -55,6 +68,7 @@ class RepeatedPlace:
 
     Attributes:
         number: of the session in its script.
+        here: the learners of this host, of several; None: there is one.
         agreed: facts that its learners agree on now.
         lost: the error for whoever waits for a learner that has left.
         finish_deferred: see `RecordedState`.
@@ -62,6 +76,7 @@ class RepeatedPlace:
 
     access: ArenaAccess
     number: int
+    here: tuple[int, ...] | None
     agreed: Mapping[str, Any]
     lost: Callable[[int], BaseException]
     finish_deferred: Callable[[], None]
@@ -83,10 +98,10 @@ def open_record(record: str | Path | None, place: RepeatedPlace, late: bool) -> 
         return Repetition(session_folder(Path(again), place.number), place)
     folder, rank = session_folder(Path(record), place.number), place.access.rank
     if late:
-        write_entry(folder, "joined", rank=rank)
+        write_entry(folder, "joined", entries_of_host(place.here), rank=rank)
         log.warning("rank %d has come back: the record in %s cannot be repeated.", rank, folder)
         return Unrecorded()
-    return Recording(folder, rank, place.access.arena.layout.learners, place.agreed)
+    return Recording(folder, rank, place.access.arena, place.agreed, place.here)
 
 
 @final
@@ -96,40 +111,79 @@ class RepeatedEvents(Recorded):
     def __init__(self, folder: Path, place: RepeatedPlace, recorded: Mapping[str, Any]) -> None:
         access = place.access
         self.folder, self._recorded, self._lost = folder, recorded, place.lost
-        self._turns = Turns(folder, access.arena.layout.learners)
-        self._done, self._alive = access.arena.view(TurnTables).done, access.arena.liveness.alive
+        self.turns = turns = Turns(folder, access.arena.layout.learners)
+        self._tables, self._alive = access.arena.view(TurnTables), access.arena.liveness.alive
+        self.carrying = Carrying(folder, access, turns)
+        """Repeats exchanges between hosts, for all learners, where this is the first."""
+        if access.rank == 0 and any(turns.carried):
+            self.carrying.start()
         self._patience, self._rows = access.patience, access.rows
         self.gradients, self.difference = 0, ""
         events = (event for event in read_events(folder, access.rank) if event.kind is not Kind.PIECE)
         super().__init__(access.rank, events)
 
     def wait(self, event: TraceEvent) -> None:
-        missing = self._turns.before(self.rank, event)
+        turns = self.turns
+        missing = turns.before(self.rank, event)
 
         def ready() -> bool:
             nonlocal missing
-            gone = [rank for rank, _ in missing if not self._alive[rank]]  # before what they did last is read
-            missing = [(rank, number) for rank, number in missing if self._done[rank] <= number]
-            if lost := [rank for rank, _ in missing if rank in gone]:
-                raise self._lost(lost[0])
+            self._check_carrying()
+            gone = [actor for actor, _ in missing if self._is_gone(actor)]  # before its last is read
+            missing = [(actor, number) for actor, number in missing if self.carrying.done(actor) <= number]
+            if lost := [actor for actor, _ in missing if actor in gone]:
+                raise self._lost(self._who_is_gone(lost[0]))
             return not missing
 
         if missing and not ready():
             what = f"its turn, to {event}"
-            self._patience.until(ready, what, PAUSES, lambda: [rank for rank, _ in missing])
+            self._patience.until(ready, what, PAUSES, lambda: [turns.row_of(actor) for actor, _ in missing])
         for row, version in met_rows(event, self.rank, Use.READ, Use.WRITTEN):
             if (there := self._rows[row].version) != version:
                 raise self.differs(event, f"row {row} at version {there}")
+
+    def _is_gone(self, actor: int) -> bool:
+        """Return True if an actor will do no more: a learner, or what is done to a row between hosts."""
+        if actor < self.turns.learners:
+            return not self._alive[actor]
+        return not self._alive[0] or bool(self._tables.ended[0])
+
+    def _who_is_gone(self, actor: int) -> int:
+        """Return the learner whose end keeps an actor from going on."""
+        if actor < self.turns.learners:
+            return actor
+        return next((rank for rank in range(self.turns.learners) if not self._alive[rank]), 0)
+
+    def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
+        super().note(kind, peer, mine, theirs, value)
+        self.changed()
 
     def is_taken(self, event: TraceEvent) -> None:
         self.gradients += event.kind is Kind.HASH
 
     def changed(self) -> None:
-        publish(self._done, self.rank, self.seen)
+        publish(self._tables.done, self.rank, self.seen)
+
+    def end_carrying(self) -> None:
+        """Wait for the end of exchanges between hosts, which this learner may repeat for all."""
+        if self.carrying.ident is not None:
+            what = "exchanges between hosts to be repeated"
+            self._patience.until(lambda: not self.carrying.is_alive(), what, PAUSES)
+        self._check_carrying()
+
+    def _check_carrying(self) -> None:
+        """
+        Raises:
+            Differs: an exchange between hosts cannot be repeated.
+        """
+        if self.carrying.failure:
+            self.difference = f"exchanges between hosts: {self.carrying.failure}"
+            raise Differs(f"{self.folder}: {self.difference}")
 
     def over(self, wanted: str) -> BaseException:
         if self.next is not None:
             return self.differs(self.next, wanted)
+        self.end_carrying()
         log.warning(
             "rank %d: its record ends here, after %d gradients, all as they are now; it was cut short.",
             self.rank,
@@ -188,10 +242,49 @@ class RepeatingBackend(ArenaBackend):
         return True
 
     def reach(self, effect: Reach) -> int | None:
+        if self._recorded.next_is(Kind.AWAY):
+            self._recorded.note(Kind.AWAY, effect.peer)
+            return None
         self._recorded.take_reach(effect)
         version = super().reach(effect)
         self._recorded.changed()
         return version
+
+
+@final
+class RepeatedRemote(RemoteRows):
+    """The way to rows of learners that were on other hosts: asked as it was, and answered when it was.
+
+    Args:
+        here: the learners of this one's host.
+        answers: the looks that each answer took, in order; 0: it was waited for.
+    """
+
+    def __init__(self, events: RepeatedEvents, here: Sequence[int], answers: Iterator[int]) -> None:
+        self._events, self._here, self._answers = events, here, answers
+        self._looks = self._looked = 0
+
+    def takes(self, row: int) -> bool:
+        return row not in self._here
+
+    def moved(self, row: int) -> bool:
+        return False
+
+    def ask(self, effect: Reach | Gather) -> None:
+        assert isinstance(effect, Reach)  # a session with gatherings between hosts is not recorded
+        event = self._events.look(Kind.ASKED)
+        self._events.note(Kind.ASKED, effect.peer, event.mine)
+        self._looks, self._looked = next(self._answers, 0), 0
+
+    @property
+    def through(self) -> bool:
+        self._looked += 1
+        return self._looked == self._looks
+
+    def wait(self, peer: int) -> int | None:
+        event = self._events.look(Kind.ANSWERED)
+        self._events.note(Kind.ANSWERED, peer, event.mine, event.theirs, event.value)
+        return None if event.theirs < 0 else event.theirs
 
 
 @final
@@ -207,9 +300,10 @@ class Repetition(SessionRecord):
     def __init__(self, folder: Path, place: RepeatedPlace) -> None:
         self._place, self._folder, self._rank = place, folder, place.access.rank
         entries = list(read_entries(folder))
-        learners = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
+        learners = recorded_learners(folder, entries)
         self._ends = {entry["rank"]: entry for entry in entries if entry["what"] == "left"}
         self._check(learners, [entry["rank"] for entry in entries if entry["what"] == "joined"])
+        self._here = learners[self._rank].get("here")
         resumed = [entry for entry in entries if entry["what"] == "resumed" and entry["rank"] == self._rank]
         self.resumed = (resumed[0]["save"], resumed[0]["last"]) if resumed else (0, 0)
         self.trace = self._events = RepeatedEvents(folder, place, learners[self._rank])
@@ -223,11 +317,9 @@ class Repetition(SessionRecord):
             UserError: the record is not complete, or of another session.
         """
         folder, layout = self._folder, self._place.access.arena.layout
-        recorded = max((entry["learners"] for entry in learners.values()), default=0)
-        if recorded != layout.learners or len(learners) != recorded:
+        if len(learners) != layout.learners:
             raise UserError(
-                f"{folder}: the record of {recorded} learners, {len(learners)} of which have begun, and now there are "
-                f"{layout.learners}: start as many."
+                f"{folder}: the record of {len(learners)} learners, and now there are {layout.learners}: start as many."
             )
         closed = [rank for rank, entry in self._ends.items() if entry["manner"] == MANNERS[CLOSED]]
         away = sorted({*learners} - {*closed}) if closed else []
@@ -257,6 +349,13 @@ class Repetition(SessionRecord):
     def backend(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> ArenaBackend:
         return RepeatingBackend(access, vectors, means, work, self._events)
 
+    def remote(self, remote: RemoteRows, row: Row) -> RemoteRows:
+        if self._here is None:
+            return remote
+        events = read_events(self._folder, self._rank)
+        answers = (int(event.value) for event in events if event.kind is Kind.ANSWERED)
+        return RepeatedRemote(self._events, self._here, answers)
+
     def draw(self, sampler: int, draw: Callable[[], int | None]) -> int | None:
         event = next(self._pieces, None)
         if event is None:
@@ -267,6 +366,9 @@ class Repetition(SessionRecord):
 
     def leave(self, manner: int, me: LearnerState, centre: Tensor | None) -> None:
         events = self._events
+        if manner == CLOSED:
+            events.end_carrying()
+        events.carrying.stop()
         if manner == CLOSED and not events.difference:
             end, now = self._ends.get(self._rank, {}), row_digests(me, centre)
             other = [name for name, digest in end.get("digests", {}).items() if now.get(name) != digest]

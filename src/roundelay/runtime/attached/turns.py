@@ -4,7 +4,11 @@ Versions order the events: whoever meets a row at a version comes after the one 
 writes it also after all who have read it at that version. The learners are processes, so each says in shared memory how
 many of its events are done, and an event waits for the numbers of others.
 
-Legend: L learners.
+Where the session was one of several hosts, what exchanges between them did to a row has turns of its own, beside those
+of the row's learner: it is an actor as the learners are, numbered behind them (`row_of`). An exchange begins after its
+learner has asked for it; the row that is visited is sent after the row that travels, and changed before it.
+
+Legend: L learners, R rows.
 """
 
 from collections.abc import Sequence
@@ -16,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.procs.memory.tables import Integers, L, View, table
+from roundelay.runtime.procs.memory.tables import Integers, L, R, View, table
 from roundelay.runtime.replay.stage import met_rows
-from roundelay.runtime.trace import ACCESS, Access, Kind, TraceEvent, Use, read_array
+from roundelay.runtime.trace import ACCESS, Access, Kind, TraceEvent, Use, read_array, read_events
 
 SPAN = 1 << 40
 """Versions of a row, and events of a learner, are fewer."""
@@ -26,11 +30,14 @@ SPAN = 1 << 40
 
 @dataclass(frozen=True)
 class TurnTables(View):
-    """Each learner publishes its own item. Zeros where nothing is repeated."""
+    """Each learner publishes its own item; `carried` is what one of them repeats for all. Zeros where nothing is
+    repeated."""
 
-    PUBLISHED = ("done",)
+    PUBLISHED = ("done", "carried", "ended")
 
     done: Integers = table(L)  # Events that a learner has done, but for what it has drawn from shared passes
+    carried: Integers = table(R)  # Events of exchanges between hosts, by row
+    ended: Integers = table(1)  # 1: no more of these will be done
 
 
 @final
@@ -43,8 +50,14 @@ class Turns:
 
     def __init__(self, folder: Path, learners: int) -> None:
         written, read = list[NDArray[Any]](), list[NDArray[Any]]()
-        for rank in range(learners):
-            events = read_array(folder, rank)
+        self.learners, self.events = learners, list[int]()
+        """Number of events of each learner."""
+        self.carried: list[list[TraceEvent]] = []
+        """Events of exchanges between hosts, by row."""
+        asked = dict[tuple[int, int], int]()
+        for actor in range(2 * learners):
+            rank = self.row_of(actor)
+            events = read_array(folder, rank, carried=actor >= learners)
             lives = np.isin(events["kind"], (Kind.GONE, Kind.JOIN))
             if lives.any():
                 peer = int(events["peer"][lives][0])
@@ -53,11 +66,15 @@ class Turns:
                     "a replay repeats sessions whose learners live to the end."
                 )
             events = events[events["kind"] != Kind.PIECE]
+            if actor < learners:
+                self.events.append(len(events))
+                asks = np.flatnonzero(events["kind"] == Kind.ASKED).tolist()
+                asked |= {(rank, int(events["mine"][at])): at for at in asks}
             uses = _USES[events["kind"]]
             other = events["kind"] == Kind.REACH
             theirs, mine = np.divmod(events["value"][other].astype(np.int64), 4)
             uses[other] = np.stack([mine, theirs], axis=1)
-            event = rank * SPAN + np.arange(len(events))
+            event = actor * SPAN + np.arange(len(events))
             rows = {"mine": np.full(len(events), rank), "theirs": events["peer"].astype(np.int64)}
             for place, (name, row) in enumerate(rows.items()):
                 met = row * SPAN + events[name]
@@ -65,12 +82,39 @@ class Turns:
                     at = uses[:, place] == use
                     found.append(np.stack([met[at] + later, event[at]]))
         self._written, self._read = (_sorted(np.concatenate(found, axis=1)) for found in (written, read))
+        self.carried = [[*read_events(folder, row, carried=True)] for row in range(learners)]
+        self._asked, self._halves = asked, dict[tuple[Kind, int, int, int], int]()
+        for row, some in enumerate(self.carried):
+            self._halves |= {(event.kind, row, *exchange_of(row, event)): at for at, event in enumerate(some)}
 
-    def before(self, rank: int, event: TraceEvent) -> list[tuple[int, int]]:
-        """Return the events of others that one of learner `rank` comes after: their ranks and numbers."""
-        met = met_rows(event, rank, Use.READ, Use.WRITTEN)
-        found = [*_at(self._written, met), *_at(self._read, met_rows(event, rank, Use.WRITTEN))]
-        return [place for place in found if place[0] != rank]
+    def row_of(self, actor: int) -> int:
+        """Return the row that the events of an actor are of: that of a learner, or one that is carried."""
+        return actor % self.learners
+
+    def before(self, actor: int, event: TraceEvent) -> list[tuple[int, int]]:
+        """Return the events of others that one of this actor comes after: their actors and numbers."""
+        row = self.row_of(actor)
+        met = met_rows(event, row, Use.READ, Use.WRITTEN)
+        found = [*_at(self._written, met), *_at(self._read, met_rows(event, row, Use.WRITTEN))]
+        return [place for place in [*found, *self._exchange_before(row, event)] if place[0] != actor]
+
+    def _exchange_before(self, row: int, event: TraceEvent) -> list[tuple[int, int]]:
+        """Return what comes before an event in its exchange between hosts."""
+        if event.kind is Kind.BIDDEN:
+            at = self._asked.get((event.peer, event.mine))
+            return [] if at is None else [(event.peer, at)]
+        travels, number = exchange_of(row, event)
+        earlier = (Kind.TAKEN if event.kind is Kind.TAKEN else None) if travels == row else Kind.SENT
+        if event.kind not in (Kind.SENT, Kind.TAKEN) or earlier is None:
+            return []
+        at = self._halves.get((earlier, event.peer, travels, number))
+        return [] if at is None else [(self.learners + event.peer, at)]
+
+
+def exchange_of(row: int, event: TraceEvent) -> tuple[int, int]:
+    """Return the row that travels, which is that of the lower rank, and the number of the exchange that an event of
+    `row` belongs to."""
+    return min(row, event.peer), event.theirs
 
 
 _USES = np.array([Access(), *(ACCESS.get(kind, Access()) for kind in Kind)], dtype=np.int64)

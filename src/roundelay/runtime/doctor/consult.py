@@ -7,6 +7,7 @@ says.
 """
 
 import dataclasses
+import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,7 +19,8 @@ from roundelay.runtime.base import wall_clock
 from roundelay.runtime.doctor.findings import DoctorReport, Finding, Verdict, Way, differences, judge
 from roundelay.runtime.doctor.host import Asked, examine
 from roundelay.runtime.doctor.visits import Arrive, Visited, VisitServer, arrive, ask_for_way, let_leave, visit
-from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.hosts.transport.relay import BehindRelay
+from roundelay.runtime.hosts.transport.wire import USUAL_LINKS, LinkError
 from roundelay.runtime.launch.rendezvous import Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World, launched, read_by_hand, read_place, secret_file
 
@@ -59,12 +61,29 @@ def consult(
     return meet(
         place.world,
         place.ranks,
-        place.listen,
+        place.listen if place.relay is None else _behind(place, patience or PATIENCE),
         place.secret,
         _several(asked, place, learners),
         patience or PATIENCE,
         say,
     )
+
+
+def _behind(place: HostPlace, patience: float) -> BehindRelay:
+    """Return the acceptor of this host, which others reach by a relay: by the host of rank 0 where none is named."""
+    relay = place.relay
+    assert relay is not None
+    return _by_relay(relay if relay[0] else _first_address(place.world, patience), place.secret, patience)
+
+
+def _by_relay(relay: Address, secret: bytes, patience: float) -> BehindRelay:
+    name = f"{socket.gethostname()}-{secrets.token_hex(4)}"
+    return BehindRelay(relay, name, secret, patience, USUAL_LINKS, moves=False)
+
+
+def _first_address(world: World, patience: float) -> Address:
+    """Return the address at which the host of rank 0 listens."""
+    return Rendezvous(world, patience).hear_address(WHERE) if world.hosted else (world.address, world.port)
 
 
 def _several(asked: Asked, place: HostPlace, learners: int | None) -> Asked:
@@ -77,13 +96,14 @@ def _by_hand(
     hosts: Sequence[str], listen: str | None, asked: Asked, patience: float | None, say: Callable[[str], None]
 ) -> DoctorReport | None:
     """Do what options tell: wait for a visit, or visit those who do."""
-    here, others, secret = read_by_hand(listen, hosts)
+    here, others, secret, relay = read_by_hand(listen, hosts)
     asked = Asked(
         asked.learners, asked.parameters, asked.folder, here[0], "", max(2, 1 + len(others)), True, secret_file()
     )
+    at = here if relay is None else _by_relay(relay, secret, patience or PATIENCE)
     if others:
-        return go_round(here, others, secret, asked, patience or PATIENCE)
-    if not wait_for_visit(here, secret, asked, patience or LISTENING_PATIENCE, say):
+        return go_round(at, others, secret, asked, patience or PATIENCE)
+    if not wait_for_visit(at, secret, asked, patience or LISTENING_PATIENCE, say):
         raise UserError(f"nobody came within {patience or LISTENING_PATIENCE:.0f} s.")
     return None
 
@@ -105,9 +125,9 @@ def alone(asked: Asked, name: str) -> DoctorReport:
     return DoctorReport({name: examine(asked)}, [], [])
 
 
-def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
+def wait_for_visit(at: Address | BehindRelay, secret: bytes, asked: Asked, patience: float, say: Say) -> bool:
     """Let others visit; False if nobody said in time that it is over."""
-    server = _server(address, secret, asked, patience)
+    server = _server(at, secret, asked, patience)
     try:
         say(f"listening at {server.address[0]}:{server.address[1]}")
         return server.wait(patience)
@@ -115,9 +135,11 @@ def wait_for_visit(address: Address, secret: bytes, asked: Asked, patience: floa
         server.close()
 
 
-def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: Asked, patience: float) -> DoctorReport:
+def go_round(
+    at: Address | BehindRelay, others: Sequence[Address], secret: bytes, asked: Asked, patience: float
+) -> DoctorReport:
     """Visit the `others`, who listen already, and let every host measure the way to every other."""
-    server = _server(address, secret, asked, patience)
+    server = _server(at, secret, asked, patience)
     try:
         return _go_round([server.address, *others], secret, asked, patience, [])
     finally:
@@ -125,7 +147,13 @@ def go_round(address: Address, others: Sequence[Address], secret: bytes, asked: 
 
 
 def meet(
-    world: World, ranks: Sequence[int], listen: Address, secret: bytes, asked: Asked, patience: float, say: Say
+    world: World,
+    ranks: Sequence[int],
+    at: Address | BehindRelay,
+    secret: bytes,
+    asked: Asked,
+    patience: float,
+    say: Say,
 ) -> DoctorReport | None:
     """Meet the others: all hosts were started alike; this process speaks for one, whose learners have these `ranks`.
     The host of rank 0 has the report; None elsewhere.
@@ -133,7 +161,7 @@ def meet(
     Raises:
         UserError: this host cannot reach that one, or was not visited in time.
     """
-    server = _server(listen, secret, asked, patience)
+    server = _server(at, secret, asked, patience)
     try:
         if 0 not in ranks:
             _arrive(world, ranks, server, secret, patience)
@@ -157,9 +185,7 @@ def meet(
 
 def _arrive(world: World, ranks: Sequence[int], server: VisitServer, secret: bytes, patience: float) -> None:
     """Tell the host of rank 0 where this one listens."""
-    address = (world.address, world.port)
-    if world.hosted:
-        address = Rendezvous(world, patience).hear_address(WHERE)
+    address = _first_address(world, patience)
     try:
         arrive(address, Arrive(tuple(ranks), server.address), secret, patience)
     except LinkError as error:
@@ -187,11 +213,19 @@ def _go_round(
     ways: list[Way] = []
     for origin in visited:
         ways += [ask_for_way(origin, target, secret, patience) for target in visited if target is not origin]
-    for host in visited:
+    behind = [host for host in visited if "@" in host.address[0]]
+    for host in [
+        *behind,
+        *(host for host in visited if host not in behind),
+    ]:  # relays last
         try:
             let_leave(host.address, secret, patience)
         except LinkError as error:
             between.append(Finding(host.name, Verdict.NOTE, f"was gone before it was told to go: {error}"))
+    for host in behind:
+        relay = f"{host.address[0].rpartition('@')[2]}:{host.address[1]}"
+        text = f"others reach it by the relay at {relay}, over whose link all passes twice, as was measured"
+        between.append(Finding(host.name, Verdict.NOTE, text, "Let others connect to it, where that can be had."))
     between += differences({host.name: host.versions for host in visited}) + judge(ways, asked.parameters)
     return DoctorReport({host.name: host.findings for host in visited}, ways, between)
 
@@ -207,10 +241,11 @@ def _told_apart(visited: Sequence[Visited]) -> list[Visited]:
     ]
 
 
-def _server(address: Address, secret: bytes, asked: Asked, patience: float) -> VisitServer:
+def _server(at: Address | BehindRelay, secret: bytes, asked: Asked, patience: float) -> VisitServer:
     try:
-        return VisitServer(address[0], address[1], secret, asked, patience)
+        return VisitServer(at, secret, asked, patience)
     except OSError as error:
+        address = at if isinstance(at, tuple) else at.address
         raise UserError(
             f"{address[0]}:{address[1]}: nothing can listen there ({error.strerror or error}). Give --listen an "
             "address of this host, and a port that is free."

@@ -1,6 +1,7 @@
 """Between hosts: each lets the others visit, over the links that a run uses, and measures the way to them.
 
-A host that is examined answers messages of this file. Whoever asks has proved that it knows the secret.
+A host that is examined answers messages of this file. Whoever asks has proved that it knows the secret. It also passes
+connections on to hosts that cannot be reached otherwise, as the hosts of a run do (transport/relay.py).
 """
 
 import socket
@@ -12,10 +13,16 @@ from queue import Empty, SimpleQueue
 
 from roundelay.runtime.doctor.findings import Finding, Way
 from roundelay.runtime.doctor.host import Asked, examine, versions
+from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.listener import Listener
-from roundelay.runtime.hosts.transport.wire import Link, LinkError, LinkOptions
+from roundelay.runtime.hosts.transport.relay import BehindRelay, Relay
+from roundelay.runtime.hosts.transport.wire import RELAY, Link, LinkError, LinkOptions
+from roundelay.runtime.hosts.transport.wire import Address as ListensAt
 from roundelay.runtime.messages import Address, Dialect, M, Message
 
+VISIT = "visit"
+HELLO = {"what": VISIT}
+"""Said by every visitor."""
 ECHOES, ECHO_SECONDS = 50, 1.5
 SMALLEST, LARGEST, ENOUGH_SECONDS = 1 << 18, 1 << 26, 0.4
 """Bytes sent at once: four times as many until sending takes long enough to be measured."""
@@ -89,16 +96,21 @@ class Visited:
 
 
 class VisitServer:
-    """This host, open to visitors until it is closed, or told to `leave`."""
+    """This host, open to visitors until it is closed, or told to `leave`.
 
-    def __init__(self, address: str, port: int, secret: bytes, asked: Asked, patience: float) -> None:
-        self._listener = Listener((address, port), secret, {"name": socket.gethostname()}, patience)
-        self.address, self.rejected = self._listener.address, self._listener.rejected
+    Args:
+        at: where it listens.
+    """
+
+    def __init__(self, at: ListensAt | BehindRelay, secret: bytes, asked: Asked, patience: float) -> None:
+        listener = Listener(at, secret, {"name": socket.gethostname()}, patience)
+        self.address, self.rejected = listener.address, listener.rejected
         self._asked, self._secret, self._patience = asked, secret, patience
         self._left = threading.Event()
         self._arrivals: SimpleQueue[Arrive] = SimpleQueue()
-        self._thread = threading.Thread(target=self._open, daemon=True, name="doctor")
-        self._thread.start()
+        self._router = Router(listener, (VISIT, RELAY), patience)
+        Relay(self._router, patience)
+        self._router.give(VISIT, self._attend)
 
     def wait(self, seconds: float) -> bool:
         """Wait until it is said to be over; return False if that was not in time."""
@@ -113,15 +125,10 @@ class VisitServer:
 
     def close(self) -> None:
         """Close: no more visitors."""
-        self._listener.close()
-        self._thread.join()
+        self._router.close()
 
-    def _open(self) -> None:
-        while True:
-            link = self._listener.accept(None)
-            if link is None:
-                return
-            threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
+    def _attend(self, link: Link) -> None:
+        threading.Thread(target=self._serve, args=(link,), daemon=True, name="doctor's visitor").start()
 
     def _serve(self, link: Link) -> None:
         link.largest = LARGEST
@@ -165,7 +172,7 @@ def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
     Raises:
         LinkError: it cannot be reached, is a stranger, or says what makes no sense.
     """
-    with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
+    with Link.connect(address, secret, HELLO, patience) as link:
         link.say(Examine())
         found = _answer(link, FindingsSaid, patience + 60)  # importing torch may take long
         return Visited(found.name, address, list(found.findings), found.versions)
@@ -175,7 +182,7 @@ def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float
     """Let `origin` measure the way to `target`."""
     where = f"{target.address[0]}:{target.address[1]}"
     try:
-        with Link.connect(origin.address, secret, {"name": socket.gethostname()}, patience) as link:
+        with Link.connect(origin.address, secret, HELLO, patience) as link:
             link.say(Measure(origin.name, target.name, target.address))
             return _answer(link, WayMeasured, 3 * patience + 30).way
     except LinkError as error:
@@ -201,7 +208,7 @@ def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
 
 
 def _tell(address: tuple[str, int], secret: bytes, patience: float, message: Message) -> None:
-    with Link.connect(address, secret, {"name": socket.gethostname()}, patience) as link:
+    with Link.connect(address, secret, HELLO, patience) as link:
         link.say(message)
         _answer(link, Noted, patience)
 
@@ -218,7 +225,7 @@ def measure(origin: str, target: str, address: tuple[str, int], secret: bytes, p
     """Return the way from here to a host that lets others visit."""
     where = f"{address[0]}:{address[1]}"
     try:
-        link = Link.connect(address, secret, {"name": origin}, patience, LinkOptions(largest=LARGEST))
+        link = Link.connect(address, secret, HELLO, patience, LinkOptions(largest=LARGEST))
     except LinkError as error:
         return Way(origin, target, where, problem=f"cannot be reached: {error}")
     try:

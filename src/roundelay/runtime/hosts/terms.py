@@ -204,6 +204,27 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
         )
 
 
+def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: bool) -> None:
+    """Check that a session on several hosts can be recorded, to be repeated on one.
+
+    Raises:
+        UserError: no; says why, and what can.
+    """
+    synchronous, centre = strategy.traits.synchronous, strategy.traits.model == "centre"
+    if centre or (strategy.memory and not synchronous):
+        what = "a centre" if centre else "more than rows"
+        raise UserError(
+            f"record: a session under {strategy.label} on several hosts cannot be recorded: it exchanges {what} "
+            "between them, and a replay knows of rows of learners alone. Choose another strategy (adpsgd, hadpsgd, "
+            "divshare, or a synchronous one), record learners of one host, or leave record out."
+        )
+    if synchronous and (not options.codec.exact or options.library(on_gpus)):
+        raise UserError(
+            "record: means between hosts are repeated to the bit where they go along the chain in full precision: "
+            "leave hosts' wire and means out, or record."
+        )
+
+
 def check_may_go_on_between_hosts(strategy: Strategy) -> None:
     """Check that learners of several hosts can go on without those that are lost.
 

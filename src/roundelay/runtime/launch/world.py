@@ -411,8 +411,9 @@ def secret_file(environment: Mapping[str, str] = os.environ) -> str:
 
 def read_by_hand(
     listen: str | None, others: Sequence[str] = (), environment: Mapping[str, str] = os.environ
-) -> tuple[tuple[str, int], list[tuple[str, int]], bytes]:
-    """Return the address to listen at, those of `others`, and the secret, for a command that is told so by options.
+) -> tuple[Address, list[Address], bytes, Address | None]:
+    """Return the address to listen at, those of `others`, the secret, and the relay by which others reach this host, if
+    it is one (the first of `others` where `listen` names none), for a command that is told so by options.
 
     Raises:
         UserError: no secret, or no addresses.
@@ -423,7 +424,12 @@ def read_by_hand(
             raise UserError(f"{text!r}: write ADDRESS:PORT, as the one who listens there says it.")
     if listen is None and not there:
         raise UserError("say by --listen ADDRESS where to listen.")
-    return listening(listen, 0) if listen is not None else (own_address([there[0][0]], 0), 0), there, secret
+    relay = read_relay(listen, 1, "")
+    if relay is not None:
+        if not relay[0] and not there:
+            raise UserError("--listen relay: write relay=ADDRESS:PORT of a host whose doctor listens there.")
+        return ("", 0), there, secret, relay if relay[0] else there[0]
+    return listening(listen, 0) if listen is not None else (own_address([there[0][0]], 0), 0), there, secret, None
 
 
 def live_folder(environment: Mapping[str, str] = os.environ) -> str:

@@ -142,7 +142,7 @@ class RecordedState(LearnerState):
 
     def step(self, gradient: Gradient) -> None:
         recorded = self._recorded
-        if recorded.next_is(Kind.EXCHANGE, Kind.GONE):
+        if recorded.next_is(Kind.EXCHANGE, Kind.GONE, Kind.AWAY):
             self._finish_deferred()
         recorded.take(Kind.STEP)
         super().step(gradient)

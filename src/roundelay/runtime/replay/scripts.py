@@ -14,7 +14,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.folders import RECORDED
 from roundelay.runtime.launch.start import TorchNames, launch
 from roundelay.runtime.launch.world import REPLAY, REPLAYED
-from roundelay.runtime.trace import read_entries
+from roundelay.runtime.trace import read_entries, recorded_learners
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def replay_script(record: Path, command: Sequence[str], say: Callable[[str], Non
     Raises:
         UserError: the record is missing or damaged; the folder of the command is gone; or no session was repeated.
     """
-    sessions = sorted((path.parent for path in record.glob(RECORDED)), key=_number)
-    recorded = _learners(sessions[0])
+    sessions = sorted({path.parent for path in record.glob(RECORDED)}, key=_number)
+    recorded = recorded_learners(sessions[0], read_entries(sessions[0]))
     first = recorded[min(recorded)]
     ends = [entry for entry in read_entries(sessions[-1]) if entry["what"] == "left"]
     environment = {REPLAY: str(record.absolute()), "OMP_NUM_THREADS": str(first["threads"])}
@@ -98,15 +98,3 @@ def _run(
                 f"command behind --, as `roundelay replay {record} -- {shlex.join(command)}`."
             ) from error
     return launch(learners, command, say, torch_names=TorchNames() if first["torchrun_names"] else None)
-
-
-def _learners(folder: Path) -> Mapping[int, Mapping[str, Any]]:
-    """Return the words of the learners of a session about themselves, by rank.
-
-    Raises:
-        UserError: the record is missing or damaged.
-    """
-    found = {entry["rank"]: entry for entry in read_entries(folder) if entry["what"] == "learner"}
-    if not found:
-        raise UserError(f"{folder}: no learner has begun in this record.")
-    return found

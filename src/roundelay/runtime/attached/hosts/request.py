@@ -60,6 +60,7 @@ class SessionRequest:
         live: the folder of live.json, if there is to be one.
         on_gpus: learners compute on GPUs.
         goes_on: learners that wait for each other go on without one that dies.
+        record: the folder of the script's record, if it is recorded.
     """
 
     number: int
@@ -75,6 +76,7 @@ class SessionRequest:
     live: str = ""
     on_gpus: bool = False
     goes_on: bool = False
+    record: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -147,5 +149,5 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus", "goes_on")
+PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus", "goes_on", "record")
 """Fields that are in JSON as they are."""

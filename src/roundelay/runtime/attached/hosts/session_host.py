@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import final
 
 import torch
@@ -26,6 +27,7 @@ from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.hosts.control.bulk import send_vector
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.messages import EVERYONE, Columns, Shown
+from roundelay.runtime.hosts.exchange.notes import NO_NOTES, RecordedExchanges
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows
@@ -34,6 +36,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.trace import session_folder
 
 PROCESS = -1
 """In the place of a rank, in what is said of a wait of this process."""
@@ -76,7 +79,8 @@ class SessionHost:
         """Of all learners, (P,), after a meeting."""
         self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
-        self.wakes = self.links.endpoint.open(arena)
+        record = session_folder(Path(request.record), request.number) if request.record else None
+        self.wakes = self.links.endpoint.open(arena, NO_NOTES if record is None else RecordedExchanges(record))
         """By rank, the path of the pipe that wakes what carries a learner's exchanges."""
 
     # Learners ---------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, Outgoing
 from roundelay.runtime.hosts.exchange.messages import ExchangeMessage, ExchangeTerms, FetchMessage, RowReply, largest
+from roundelay.runtime.hosts.exchange.notes import NO_NOTES, ExchangeNotes
 from roundelay.runtime.hosts.exchange.row_format import (
     Buffer,
     Fragment,
@@ -57,12 +58,19 @@ class RowCarrier:
         network: the other hosts.
         leases: on the rows of this host.
         spent: told the processor seconds of threads other than the caller's.
+        notes: take what happens to the row.
     """
 
     def __init__(
-        self, rank: int, arena: Arena, network: HostNetwork, leases: RowLeases, spent: Callable[[float], None]
+        self,
+        rank: int,
+        arena: Arena,
+        network: HostNetwork,
+        leases: RowLeases,
+        spent: Callable[[float], None],
+        notes: ExchangeNotes = NO_NOTES,
     ) -> None:
-        self._rank, self._network, self._leases = rank, network, leases
+        self._rank, self._network, self._leases, self._notes = rank, network, leases, notes
         self._layout = layout = arena.layout
         self._until = 0.0  # when a wait for the row's lock ends
         patience = Patience(rank, network.patience, self._look_at_clock)
@@ -140,14 +148,15 @@ class RowCarrier:
             self.look_at(terms.peer)
             self._until = deadline
             try:
-                found = self._check_out(lease, terms, private, wanted)
+                number = self._next()
+                found = self._check_out(lease, number, terms, private, wanted)
                 if found is None:
                     return None
                 seen, terms = found
                 payload = [self._sent.filled(terms.fragment.size, terms.codec)]
                 payload += [] if terms.report else map(_bytes, private)
                 expected = terms.vector_bytes if terms.returns else 0
-                message = terms.message(self._next(), gather=gather, both=terms.both_travel(self._layout))
+                message = terms.message(number, gather=gather, both=terms.both_travel(self._layout))
                 reply = self._talk(self._state, message, payload, expected)
                 if self._state.state is not State.REPLIED or not isinstance(reply, RowReply):
                     return None
@@ -156,7 +165,7 @@ class RowCarrier:
                 self._check_in(lease)
 
     def _check_out(
-        self, lease: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
+        self, lease: int, number: int, terms: ExchangeTerms, private: Sequence[Tensor], wanted: Callable[[], bool]
     ) -> tuple[int, ExchangeTerms] | None:
         """Return the version of the row that is sent, and the terms, with its mass; None: it is not wanted any more."""
         row = self._row
@@ -164,6 +173,8 @@ class RowCarrier:
         with row.lock:
             if not wanted():
                 return None
+            own = row.rank, int(self.arena.requests.asked[row.rank])
+            self._notes.begins(row, number, terms, own if terms.asked is None else (terms.peer, terms.asked))
             if terms.report:
                 encode_change(row, private[0], self._sent)
             else:
@@ -195,6 +206,7 @@ class RowCarrier:
         with row.lock:
             if not self._is_back(lease) or not wanted():
                 return None
+            self._notes.taken(row, terms.peer, reply.n)
             row.fade(terms.mass, terms.decays[0])
             if share is not None and terms.asked is None:
                 row.meets(terms.peer, share)

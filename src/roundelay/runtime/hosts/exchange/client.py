@@ -45,6 +45,7 @@ from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.link_form import LinkForm
 from roundelay.runtime.hosts.exchange.links import HostNetwork, LearnerLinks, LinkTraffic, Outgoing
 from roundelay.runtime.hosts.exchange.messages import DoneReply, ExchangeTerms, RequestMessage, RowReply
+from roundelay.runtime.hosts.exchange.notes import NO_NOTES, ExchangeNotes
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.states import Event, ExchangeState, Role, State
@@ -69,6 +70,7 @@ class ExchangeClient:
         row_leases: of the rows of this host; its server's too.
         row_format: of rows on their way.
         cpu_budget: of this host; its server's too. None: exchanges are begun as soon as they are asked for.
+        notes: of what happens to the rows of this host; its server's too.
 
     Run it where torch uses one thread (`torch.set_num_threads(1)`): its operations are small and in many threads.
     """
@@ -80,7 +82,9 @@ class ExchangeClient:
         row_leases: RowLeases,
         row_format: RowFormat | None = None,
         cpu_budget: CpuBudget | None = None,
+        notes: ExchangeNotes = NO_NOTES,
     ) -> None:
+        self.notes = notes
         self.arena, self.layout, self.network, self.row_leases = arena, arena.layout, network, row_leases
         self.row_format, self.cpu_budget = row_format or RowFormat(), cpu_budget
         self.here = tuple(rank for rank, home in enumerate(network.homes) if home == network.host)
@@ -134,13 +138,13 @@ class LearnerChannel:
         self._pipe, self._bell = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._bell, False)
         self.wake = f"/proc/{os.getpid()}/fd/{self._bell}"
-        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases, client.spent)
+        self.carrier = RowCarrier(rank, client.arena, client.network, client.row_leases, client.spent, client.notes)
         self._arena = self.carrier.arena
         self._asked, self._done = self._arena.requests.asked, self._arena.requests.done
         self._requests = LearnerLinks(self._network, rank, True, 0)
         self._gate = threading.RLock()
         self._asking = ExchangeState(Role.ASKER, self._gate)
-        self._request = 0, NONE, 0  # of a lower rank: its number, that rank, the number it has in the arena
+        self._request = 0, NONE  # of a lower rank: the number it has in the arena, and that rank
         self._forms: dict[int, LinkForm] = {}  # by host
         self._counts: dict[int, LinkTraffic] = {}
         self._at_centre = False  # is the request that is performed one to the centre?
@@ -259,11 +263,10 @@ class LearnerChannel:
         """Have the client of a lower rank exchange with this learner's row."""
         state, peer = self._asking, terms.peer
         with self._gate:
-            asked = self._request[0] + 1
-            self._request = asked, peer, number
+            self._request = number, peer
             state.take(Event.ASK)
         try:
-            message = Outgoing(terms.message(asked, RequestMessage))
+            message = Outgoing(terms.message(number, RequestMessage))
             patience = TO_BE_DONE * self._network.patience
             look = partial(self.carrier.look_at, peer)
             reply = self._requests.talk(self._network.home(peer), state, message, patience, look)
@@ -277,9 +280,8 @@ class LearnerChannel:
         """Return True if an exchange with row `by` that this learner's request number `asked` has asked for is still
         wanted, and its row was not yet visited for it."""
         with self._gate:
-            serial, peer, number = self._request
             asks = self._asking.state is State.ASKED
-            return asks and (serial, peer) == (asked, by) and self._is_wanted(number)
+            return asks and self._request == (asked, by) and self._is_wanted(asked)
 
     def visited(self, asked: int, by: int) -> bool:
         """Return True, once, if that exchange is still wanted. The server asks, under the row's lock, and then applies

@@ -8,6 +8,7 @@ import torch
 from roundelay.runtime.hosts.exchange.client import ExchangeClient
 from roundelay.runtime.hosts.exchange.cpu_budget import CpuBudget
 from roundelay.runtime.hosts.exchange.links import HostNetwork
+from roundelay.runtime.hosts.exchange.notes import NO_NOTES, ExchangeNotes
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.exchange.row_leases import RowLeases
 from roundelay.runtime.hosts.exchange.server import ExchangeServer
@@ -36,8 +37,9 @@ class ExchangeEndpoint:
         self.server: ExchangeServer | None = None
         """Once it is open."""
 
-    def open(self, arena: Arena) -> Mapping[int, str]:
-        """Begin, for that arena; by rank, the path of the pipe that wakes each learner's channel."""
+    def open(self, arena: Arena, notes: ExchangeNotes = NO_NOTES) -> Mapping[int, str]:
+        """Begin, for that arena; by rank, the path of the pipe that wakes each learner's channel. `notes` take what
+        happens to the rows of this host."""
         _one_thread_each()
         place, terms, rejected = self._place, self._terms, self._router.listener.rejected
         homes = [HERE if rank in place.ranks else SOMEWHERE for rank in range(place.learners)]
@@ -45,7 +47,9 @@ class ExchangeEndpoint:
         patience, centre = terms.patience_seconds / 2, arena.requests.centre
         network = HostNetwork(HERE, homes, place.secret, {}, patience, rejected, terms.encrypt, centre)
         row_format = RowFormat.of(terms, self._strategy.traits.paced_by_links)
-        self._client = client = ExchangeClient(arena, network, RowLeases(), row_format, CpuBudget(terms.exchange_share))
+        self._client = client = ExchangeClient(
+            arena, network, RowLeases(), row_format, CpuBudget(terms.exchange_share), notes
+        )
         self.server = ExchangeServer(client, terms.patience_seconds / 4, self._strategy)
         self._router.give(EXCHANGE, self.server.serve)
         client.start()

@@ -417,6 +417,7 @@ class PeerSession:
                 with row.lock:
                     if not self._lives(row) or not self._is_awaited(row, terms):
                         return None
+                    self._client.notes.sent(row, self._asker, number)
                     encode(row, fragment, codec, hold, error, scratch)
                     row.check_out(lease)
                     seen = row.version
@@ -429,6 +430,7 @@ class PeerSession:
                     with row.lock:
                         if not row.check_in(lease) or not self._is_wanted(row, terms):
                             return None
+                        self._client.notes.taken(row, self._asker, number)
                         row.fade(weight, terms.decays[1])
                         if share is not None and terms.asked is not None:
                             row.meets(self._asker, share)

@@ -1,0 +1,95 @@
+"""Notes of exchanges between hosts, for a record: when each row of this host was sent, and when it was changed.
+
+They are taken under the row's lock, so the notes of a row are in the order in which things happened to it. What an
+exchange asks for is noted once for all exchanges that ask for the same, by the host whose row travels.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from roundelay.core.errors import UserError
+from roundelay.runtime.hosts.exchange.messages import ExchangeTerms
+from roundelay.runtime.messages import InvalidMessage, plain, read
+from roundelay.runtime.rows import Row
+from roundelay.runtime.trace import Kind, TraceWriter
+
+
+class ExchangeNotes:
+    """Notes of the rows of a host; this one takes none. All methods are called under the row's lock."""
+
+    def sent(self, row: Row, peer: int, number: int) -> None:
+        """Note that a row goes to row `peer`, as the other half of exchange `number` of that row."""
+
+    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
+        """Note that exchange `number` of a row that travels begins, and that it is sent.
+
+        Args:
+            asked: the learner that has asked for it, and the number of its request.
+        """
+
+    def taken(self, row: Row, peer: int, number: int) -> None:
+        """Note that a row is changed by that exchange."""
+
+
+NO_NOTES = ExchangeNotes()
+
+
+@final
+class RecordedExchanges(ExchangeNotes):
+    """Notes that are kept in the folder of a session's record, which learners have begun."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._gate = folder, threading.Lock()
+        self._writers: dict[int, TraceWriter] = {}
+        self._terms: dict[tuple[int, str], int] = {}  # numbers, by row and text
+
+    def _note(self, row: Row, kind: Kind, peer: int, mine: int, number: int = -1, value: float = 0.0) -> None:
+        with self._gate:
+            writer = self._writers.get(row.rank)
+            if writer is None:
+                writer = self._writers[row.rank] = TraceWriter(self._folder, row.rank, new=True, carried=True)
+        writer.note(kind, peer, mine, number, value)
+
+    def sent(self, row: Row, peer: int, number: int) -> None:
+        self._note(row, Kind.SENT, peer, row.version, number, -1.0)
+
+    def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
+        asks = None if terms.asked is None else 0
+        text = json.dumps(plain(replace(terms, asked=asks, mass=0.0)), default=plain)
+        numbers = self._terms
+        with self._gate:
+            known = numbers.get((row.rank, text))
+            if known is None:
+                known = numbers[row.rank, text] = sum(rank == row.rank for rank, _ in numbers)
+                with open(_terms_path(self._folder, row.rank), "a", encoding="utf-8") as file:
+                    file.write(text + "\n")
+        self._note(row, Kind.BIDDEN, *asked)
+        self._note(row, Kind.SENT, terms.peer, row.version, number, float(known))
+
+    def taken(self, row: Row, peer: int, number: int) -> None:
+        self._note(row, Kind.TAKEN, peer, row.version, number)
+
+
+def _terms_path(folder: Path, rank: int) -> Path:
+    return folder / f"carried-{rank}.jsonl"
+
+
+def read_terms(folder: Path, rank: int) -> Iterator[ExchangeTerms]:
+    """Yield the terms of exchanges by which row `rank` has travelled, in order of their numbers.
+
+    Raises:
+        UserError: they are damaged; names file and line.
+    """
+    path = _terms_path(folder, rank)
+    if not path.exists():
+        return
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            said: Any = json.loads(line)
+            yield read(ExchangeTerms, said)
+        except (ValueError, InvalidMessage) as error:
+            raise UserError(f"{path}:{number}: no terms of an exchange ({error}): damaged.") from error
