@@ -34,16 +34,7 @@ from roundelay_speech.models.sequences import Pieces
 class BlstmConfig(NetworkConfig):
     """Bidirectional LSTM over whole utterances, or subsequences of them.
 
-    The default suits two CPU cores and an hour of speech.
-
-    cells       a direction and layer
-    bottleneck  width of a linear layer before the output; none by default
-    chunk       train on subsequences of about so many frames; none: whole utterances
-    context     frames on each side of a piece that the network sees and that do not count; for whole utterances, where
-                a minibatch ends within one
-    deltas      orders of deltas beside the static features
-    subsampling so many frames become one before the first layer; for objectives that need no alignment
-    """
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["blstm"] = field(default="blstm", kw_only=True)
     layers: int = 2

@@ -54,16 +54,7 @@ LONGEST_DRAWN = 100
 class ConformerConfig(NetworkConfig):
     """Attention over the utterance and convolution over the neighbourhood of a frame (Gulati et al. 2020).
 
-    The default suits two CPU cores and an hour of speech.
-
-    kernel      frames of the depthwise convolution, odd
-    expansion   how much wider the feed-forward layers are
-    chunk, context   as for the blstm: whole utterances, and `context` frames beyond a cut
-    subsampling as for the blstm: so many frames become one before the first layer
-    attention_chunk  frames that are evaluated together, and see nothing later; None: the whole utterance
-    left_chunks      chunks before it that attention sees
-    dynamic_chunks   in training draw the frames of a chunk, anew for every minibatch
-    """
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["conformer"] = field(default="conformer", kw_only=True)
     layers: int = 4

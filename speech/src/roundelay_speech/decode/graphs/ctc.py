@@ -33,19 +33,7 @@ from roundelay_speech.units.base import BLANK, UnitSet
 class CtcGraph(GraphKind):
     """Units and a blank, without hidden Markov models (connectionist temporal classification).
 
-    search      words: of the lexicon, by the language model; greedy and prefixes: whatever the units spell, without
-                either, of the best column of every frame or of the most probable units (prefixes.py)
-    prefixes    rows of units that the search for the most probable ones keeps at every frame
-    blank_cost  of every blank, in nats, taken off its log-probability before the scale: these models say blank too
-                often for a search that adds a language model
-    blank_costs costs of which dev chooses; empty: `blank_cost`
-
-    Of log-probabilities that another program computed:
-    units       a file with the units in the order of the columns, one a line; null: those of the run or, where it has
-                none, the blank, then the phones of the alignment but silence
-    blank       the unit that is the blank
-    spelled     words are said as they are spelled: units are characters
-    boundary    with `spelled`, the unit behind every word; null: none
+    A blank has a cost because these models say blank too often for a search that adds a language model.
     """
 
     name: Literal["ctc"] = field(default="ctc", kw_only=True)
