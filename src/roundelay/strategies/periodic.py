@@ -18,10 +18,11 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
+from roundelay.algorithms.outer_momentum import settle_outer
 from roundelay.core.effects import Draw, Grad, Mean
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, at_least
+from roundelay.strategies.base import Strategy, at_least, positive, share
 
 LocalMomentum = Literal["reset", "keep", "average"]
 
@@ -50,15 +51,64 @@ class PlainSetting:
         return 1.0
 
 
+class LocalSteps(Strategy):
+    """Learners train alone for `period` steps, then do something together."""
+
+    period: int
+    local_momentum: LocalMomentum
+
+    def __post_init__(self) -> None:
+        at_least(self.name, "period", self.period)
+
+    def shortfall(self, me: Setting) -> float:
+        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
+        one learner moves in the steps that the round stands for.
+
+        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
+        they share one minibatch; less where local momentum starts from zero in every block.
+        """
+        resets = self.local_momentum == "reset" and me.learners > 1
+        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
+
+
+class OuterStep(LocalSteps):
+    """Learners move a model by an outer step, with a momentum and a rate, after they have trained alone."""
+
+    momentum: float | None
+    rate: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum is not None:
+            share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+
+    @abstractmethod
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Return momentum and rate of the outer step."""
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
+
+
+class OuterMomentum(OuterStep):
+    """Outer steps with a given momentum, whose rate follows from it as in `diloco`."""
+
+    momentum: float
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
+
+
 @dataclass(frozen=True)
-class Blocks(Strategy):
+class Blocks(LocalSteps):
     """The loop: train alone for `period` steps, then do something together, which a strategy adds."""
 
     period: int = 5
     local_momentum: LocalMomentum = "keep"
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
 
     @property
     def label(self) -> str:
@@ -85,16 +135,6 @@ class Blocks(Strategy):
     @abstractmethod
     async def _end_block(self, me: Me, frames: float) -> None:
         """Leave in the row where to go on, after a block, in which this learner has trained so many frames."""
-
-    def shortfall(self, me: Setting) -> float:
-        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
-        one learner moves in the steps that the round stands for.
-
-        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
-        they share one minibatch; less where local momentum starts from zero in every block.
-        """
-        resets = self.local_momentum == "reset" and me.learners > 1
-        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     def start(self, me: Me) -> None:
         """Start before the first block of a segment."""
