@@ -151,5 +151,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(UserError, match=r"units\.least is 0"):
         Chain(least=0)
     units, strange = units_of(Chain()), Lexicon({"X": (("X",),)})
-    with pytest.raises(UserError, match="phones that the model does not know"):
+    with pytest.raises(UserError, match="units that the model does not know"):
         build_chain_graph(strange, estimate([["X"]], ["X"], 1), units, GraphConfig())

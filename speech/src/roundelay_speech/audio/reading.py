@@ -72,6 +72,31 @@ def audio_length(path: Path) -> tuple[int, int]:
     return audio_shape(path)[:2]
 
 
+def whole_recording(
+    name: str, path: Path, speaker: str, text: str, gender: str | None = None, subset: str | None = None
+) -> Utterance:
+    """Return a file as one utterance.
+
+    Raises:
+        AudioError: it cannot be used.
+    """
+    rate, samples = audio_length(path)
+    return Utterance(
+        id=name,
+        recording_id=name,
+        path=os.path.abspath(path),
+        start=0.0,
+        duration=samples / rate,
+        channel=0,
+        sampling_rate=rate,
+        num_samples=samples,
+        speaker=speaker,
+        text=text,
+        gender=gender,
+        subset=subset,
+    )
+
+
 def audio_shape(path: Path) -> tuple[int, int, int]:
     """Return `audio_length`, and the number of channels."""
     try:

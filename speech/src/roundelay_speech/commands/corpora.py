@@ -120,7 +120,7 @@ def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
         unlabelled=options.unlabelled,
     )
     splits: dict[str, list[str]] = {}
-    for split, part in map(_split, options.split):
+    for split, part in map(split_and_folder, options.split):
         splits.setdefault(split, []).append(part)
     names = ("source", "also", "download", "lexicon", "vocabulary", "vocabulary_size", "seed")
     sources = {name: getattr(options, name) for name in names}
@@ -251,7 +251,7 @@ def _export_model(options: argparse.Namespace) -> None:
     )
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_and_folder(text: str) -> tuple[str, str]:
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
         raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")

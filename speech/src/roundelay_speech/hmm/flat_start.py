@@ -134,13 +134,8 @@ def train_alignments(
             what = Pass(training.tree_file(tree, TRIPHONES), path, config.scale, (config.beam, config.retry_beam))
             task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
             progress.finish()
-            summary = task.summary(
-                labels,
-                tree,
-                contexts_seen=contexts_seen,
-                gaussians=triphones.components,
-                share=config.failure_share,
-            )
+            task.complain(config.failure_share)
+            summary = task.summary(labels, tree, contexts_seen, triphones.components)
             (out / FIT_FILE).unlink(missing_ok=True)
             if config.check_fit:
                 beams = (config.beam, config.retry_beam)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, stacked
 from roundelay_speech.models.sequences import Pieces
 
 
@@ -77,14 +77,6 @@ class Blstm(SequenceNetwork):
         self.bottleneck = nn.Linear(inputs, config.bottleneck) if config.bottleneck else None
         self.output = nn.Linear(config.bottleneck or inputs, states)
         self.reset()
-
-    def reset(self) -> None:
-        """Draw new parameters: uniform in +- 1 / sqrt(H), torch's own; the output layer small, so that training starts
-        near the uniform distribution."""
-        for part in self.modules():
-            if isinstance(part, nn.LSTM | nn.Linear):
-                part.reset_parameters()
-        small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)

@@ -40,7 +40,6 @@ from roundelay_speech.models.network import (
     SequenceNetwork,
     at_least,
     share,
-    small_output,
     stacked,
 )
 from roundelay_speech.models.sequences import Pieces
@@ -130,14 +129,6 @@ class Conformer(SequenceNetwork):
         self.output = nn.Linear(config.width, states)
         self.config, self.same_operations = config, not config.dynamic_chunks
         self.reset()
-
-    def reset(self) -> None:
-        """Draw new parameters: torch's own for each layer; the output layer small, so that training starts near the
-        uniform distribution."""
-        for part in self.modules():
-            if isinstance(part, nn.Linear | nn.Conv1d | nn.LayerNorm):
-                part.reset_parameters()
-        small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)

@@ -10,13 +10,12 @@ ROOT is the source folder or `LibriSpeech` in it. Parts are joined into splits. 
 
 import csv
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.audio.reading import AudioError, bad_audio, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
@@ -136,28 +135,11 @@ def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> t
         left_out += [LeftOut(name, f"{name}: {file}: its audio is here, but no line") for name in sorted(untold)]
         for name, text in transcripts.items():
             path = file.with_name(f"{name}.flac")
+            speaker = name.split("-", maxsplit=1)[0]
             try:
-                rate, samples = audio_length(path)
+                utterances.append(whole_recording(name, path, speaker, text, genders.get(speaker), part))
             except AudioError as error:
                 left_out.append(LeftOut(name, f"{name}: {error}"))
-                continue
-            speaker = name.split("-", maxsplit=1)[0]
-            utterances.append(
-                Utterance(
-                    id=name,
-                    recording_id=name,
-                    path=os.path.abspath(path),
-                    start=0.0,
-                    duration=samples / rate,
-                    channel=0,
-                    sampling_rate=rate,
-                    num_samples=samples,
-                    speaker=speaker,
-                    text=text,
-                    gender=genders.get(speaker),
-                    subset=part,
-                )
-            )
         progress.advance()
     progress.finish()
     if problems:

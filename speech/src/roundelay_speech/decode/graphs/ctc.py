@@ -10,6 +10,7 @@ Legend: T frames, U units.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +21,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
-from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
 from roundelay_speech.decode.graphs.transducers import Symbols
-from roundelay_speech.decode.lm.ngram import Arpa, restrict
+from roundelay_speech.decode.lm.ngram import Arpa
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
+from roundelay_speech.search.fst import Fst
 from roundelay_speech.units.base import BLANK, UnitSet
 
 
@@ -171,22 +172,8 @@ def build_ctc_graph(
             f"The blank {blank} is not among the columns ({', '.join(columns[:10])}...). Name the one it is."
         )
     units = [name for name in columns if name != blank]
-    said = {unit for variants in lexicon.pronunciations.values() for variant in variants for unit in variant}
-    if strange := sorted(said - set(units)):
-        raise UserError(
-            f"The lexicon has units that the model does not know ({', '.join(strange[:10])}). Leave out their words, "
-            "or write them in the units of the model."
-        )
-    restricted = restrict(model, lexicon.words)
-    symbols, lg = lexicon_and_grammar(lexicon, restricted.model, units, config, silence=False)
-    tokens = token_transducer(columns, blank, symbols)
-    graph = to_arrays(kaldifst.compose(tokens, lg))
-    del lg
-    keep = np.arange(len(columns) + 1 + len(symbols.disambiguation))
-    keep[len(columns) + 1 :] = 0
-    arcs = merge_equal_states(map_input(graph, keep))
     info = {"topology": "ctc", "columns": list(columns), "blank": blank, "phones": units}
-    return finished(arcs, symbols, len(columns), config, restricted, lexicon, info)
+    return graph_of_columns(lexicon, model, config, info, partial(token_transducer, columns, blank), silence=False)
 
 
 def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fst:
