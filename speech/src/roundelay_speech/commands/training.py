@@ -129,7 +129,7 @@ def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
     """Put a strategy in the place of `auto`, and say which and why."""
-    from roundelay_speech.advice.auto import chosen_strategy, refuse_several_hosts
+    from roundelay_speech.advice import chosen_strategy, refuse_several_hosts
 
     if place is not None and not place.alone:
         refuse_several_hosts()
