@@ -16,9 +16,9 @@ from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
 from roundelay_speech.decode.graphs.transducers import Symbols
-from roundelay_speech.decode.lm.ngram import Arpa
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import Arpa
 from roundelay_speech.search.fst import Fst
 from roundelay_speech.units.base import UnitSet
 

@@ -21,8 +21,8 @@ from roundelay.core.files import atomic_write, read_text, write_text
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.grammar import grammar_arcs
 from roundelay_speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
-from roundelay_speech.decode.lm.ngram import Arpa, Restricted, restrict
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import Arpa, Restricted, restrict
 from roundelay_speech.search.fst import (
     Arcs,
     Fst,
