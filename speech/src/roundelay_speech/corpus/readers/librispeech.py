@@ -24,6 +24,7 @@ from roundelay_speech.corpus.options import DEFAULTS, OPEN, Preparation, Prepare
 from roundelay_speech.corpus.readers.base import Reader, Request
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.kaldi_io.tables import read_table
 from roundelay_speech.lexicon.lexicon import read_lexicon
 from roundelay_speech.prepared import TRAIN, Corpus
 
@@ -209,25 +210,10 @@ def _halves(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utte
 
 def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
     """Return utterance -> words of one chapter; faults go to `problems`."""
-    found: dict[str, str] = {}
-    prefix = path.name.removesuffix(".trans.txt")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        problems.append(f"{path}: not UTF-8 text (byte {error.start})")
-        return found
-    for number, line in enumerate(text.split("\n"), 1):
-        name, *words = line.split() or [""]
-        if not name:
-            continue
-        if not name.startswith(f"{prefix}-"):
-            problems.append(f"{path}:{number}: {name} is not an utterance of {prefix}")
-        elif name in found:
-            problems.append(f"{path}:{number}: {name} is here a second time")
-        elif not words:
-            problems.append(f"{path}:{number}: {name} has no words")
-        found.setdefault(name, " ".join(words))
-    return found
+    table, prefix = read_table(path, problems), path.name.removesuffix(".trans.txt")
+    others = (name for name in table.values if not name.startswith(f"{prefix}-"))
+    problems += [f"{table.at(name)}: {name} is not an utterance of {prefix}" for name in others]
+    return {name: " ".join(text.split()) for name, text in table.values.items()}
 
 
 def _genders(path: Path) -> dict[str, str]:
