@@ -85,10 +85,5 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
         anchor.add_(newest.sub(before), alpha=momentum)
         before.copy_(newest)
         me.replace(anchor)
-        if me.learners == 1 or self.local_momentum == "keep":
-            return
-        if self.local_momentum == "reset":
-            me.reset_momentum()
-            return
-        for vector in me.momentum.values():
-            vector.copy_(await replace(mix, vector=vector))
+        if me.learners > 1:
+            await self.settle_momentum(me, lambda vector: replace(mix, vector=vector))

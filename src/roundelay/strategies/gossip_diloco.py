@@ -21,7 +21,7 @@ Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from torch import Tensor
@@ -82,13 +82,8 @@ class GossipDiLoCo(OuterMomentum, Blocks):
         outer_step_ = outer_nesterov_ if self.nesterov else outer_heavy_ball_
         outer_step_(anchor, outer, await _mean(me, group, me.x), rate, momentum)
         me.replace(anchor)
-        if len(group) == 1 or self.local_momentum == "keep":
-            return
-        if self.local_momentum == "reset":
-            me.reset_momentum()
-            return
-        for vector in me.momentum.values():
-            vector.copy_(await _mean(me, group, vector))
+        if len(group) > 1:
+            await self.settle_momentum(me, partial(_mean, me, group))
 
     def group(self, me: Me) -> Sequence[int]:
         """Return the learners that average at the end of this period, by rank."""

@@ -13,13 +13,14 @@ With one learner nothing moves at a block's end, and momentum is kept.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from torch import Tensor
 
 from roundelay.algorithms.outer_momentum import settle_outer
-from roundelay.core.effects import Draw, Grad, Mean
+from roundelay.core.effects import Draw, Effect, Grad, Mean
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
 from roundelay.strategies.base import Strategy, at_least, positive, share
@@ -69,6 +70,15 @@ class LocalSteps(Strategy):
         """
         resets = self.local_momentum == "reset" and me.learners > 1
         return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
+
+    async def settle_momentum(self, me: Me, mean: Callable[[Tensor], Effect[Tensor]]) -> None:
+        """Do with the local optimizer's momentum what `local_momentum` says; `mean` is that of a vector, and the model
+        is not this learner's alone."""
+        if self.local_momentum == "reset":
+            me.reset_momentum()
+        elif self.local_momentum == "average":
+            for vector in me.momentum.values():
+                vector.copy_(await mean(vector))
 
 
 class OuterStep(LocalSteps):
