@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from roundelay.algorithms.averaging import fastest_over_mean, minibatches_averaged
-from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PERIOD, GradientNoise, gain
+from roundelay.algorithms.gain import EARLY, NOISE_SCALARS, PAIRS_KEPT, PERIOD, RETURN, GradientNoise, gain
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.rates import LearnersRate
 from roundelay.learner.quadratic import Quadratic
@@ -101,11 +101,16 @@ def test_the_gain_is_taken_back_where_curvature_limits_the_rate(product: float, 
     assert noise.free == pytest.approx(free, abs=0.2)
 
 
-def test_nothing_is_taken_back_before_a_pair_is_seen_and_all_of_it_after_the_first_that_says_so() -> None:
+def test_a_gain_comes_back_slowly_and_goes_at_once() -> None:
     noise, gradient = GradientNoise(np.zeros(len(NOISE_SCALARS))), torch.ones(4)
-    assert noise.free == 1
-    noise.look(0, gradient)
-    noise.look(1, -gradient / 2)
+    assert noise.free == 0, "before a pair is seen"
+    for pair in range(1, 31):
+        noise.look(0, gradient)
+        noise.look(1, gradient)
+        assert noise.free == pytest.approx(min(1.0, pair * RETURN))
+    for _ in range(PAIRS_KEPT):
+        noise.look(0, gradient)
+        noise.look(1, -gradient)
     assert noise.free == 0
 
 
@@ -242,7 +247,7 @@ def test_under_the_gain_unequal_learners_move_by_that_of_the_fastest_and_further
     factor.live(range(len(speeds)))
     shares, found = root / root.sum(), []
     for share_of_noise in (0.0, 1.0):
-        noise.recall([share_of_noise, 100.0, 0.0])
+        noise.recall([share_of_noise, 100.0, 0.0, 1.0])
         found.append(factor.factor(PERIOD - 1, torch.Tensor, others=others))
     assert found[0] * (shares * s).sum() == pytest.approx(s.max(), rel=0.02)
     assert found[1] * (shares**2 * s).sum() == pytest.approx((shares * s).sum(), rel=0.02)

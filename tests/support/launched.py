@@ -36,7 +36,7 @@ def reports(text: str) -> dict[str, dict[int, dict[str, Any]]]:
     """Reports of learners: by what it is about (`law`), by rank."""
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for line in text.splitlines():
-        if said := re.fullmatch(r"(?:\[\d+\] )?({.*})", line):  # `roundelay launch` says whose line it is
+        if said := re.fullmatch(r"(?:\[[\d.]+\] )?({.*})", line):  # `roundelay launch` says whose line it is
             facts = json.loads(said[1])
             found[facts["law"]][facts["rank"]] = facts
     return found

@@ -34,7 +34,7 @@ GONE = {
     "school": "training",
     "voices?": "ensemble member",
     "doors?": "router, listener",
-    "mesh(?:es)?": "peer links",
+    "mesh(?:es)? of links": "peer links",
     "books?": "leases, state",
     "bury|buried": "reap",
     "culprits?": "problem",

@@ -18,8 +18,10 @@ parameters both numbers are near theirs in each pair.) Every pair of the first `
 Curvature limits a rate, too, and no mean over learners changes that. It shows in the same ratio: where a rate a meets
 curvature c, a step undoes what the noise of the step before has done. At rest, where x' = x - a g with g = c x + e, the
 mean of g h is -a c / 2 of the squares. So it falls below 0 as the rate nears the largest that is stable, 2 / c; from
-`FREE` to `FULL` the gain is taken back, down to none (`free`). What is measured is the enlarged rate, so that it comes
-to rest between the two. (With momentum, consecutive gradients are alike, and nothing is taken back.)
+`FREE` to `FULL` the gain is taken back, down to none (`free`), at once; it comes back by `RETURN` a pair at most: where
+steps too long have thrown a network far, gradients say nothing, and show no curvature either. What is measured is the
+enlarged rate, so that it comes to rest between the two. (With momentum, consecutive gradients are alike, and nothing is
+taken back.)
 
 Legend: P parameters.
 """
@@ -44,9 +46,11 @@ FULL: Final = -0.1
 """Of the squares, `g h` at a rate that is not to be enlarged any more."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
-NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept")
-"""Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, and the step after the
-one whose gradient is kept."""
+RETURN: Final = 0.1
+"""Of a gain, what a pair gives back at most: at first all of it is withheld."""
+NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept", "noise free")
+"""Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, the step after the one
+whose gradient is kept, and the share of a gain that curvature leaves."""
 EARLIER: Final = "earlier gradient"
 """Name of the vector (P,) in which the first gradient of a pair waits for the second."""
 MOST: Final = 1 << 22
@@ -91,11 +95,7 @@ class GradientNoise:
     @property
     def free(self) -> float:
         """Share of a gain that curvature leaves, 0 to 1, by the pairs seen alone."""
-        pairs = int(self._scalars[1])
-        if not pairs:
-            return 1.0
-        ratio = 1 - float(self._scalars[0]) / (1 - _unseen(pairs))
-        return max(0.0, min(1.0, (ratio - FULL) / (FREE - FULL)))
+        return float(self._scalars[3])
 
     @staticmethod
     def wants(step: int) -> bool:
@@ -136,6 +136,9 @@ class GradientNoise:
             return
         self._scalars[0] += _weight(self._scalars[1]) * (1 - products / squares - self._scalars[0])
         self._scalars[1] += 1
+        ratio = 1 - float(self._scalars[0]) / (1 - _unseen(int(self._scalars[1])))
+        allowed = (ratio - FULL) / (FREE - FULL)
+        self._scalars[3] = max(0.0, min(1.0, allowed, float(self._scalars[3]) + RETURN))
 
 
 def _weight(pairs: float) -> float:

@@ -17,9 +17,11 @@ from operator import attrgetter
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import local
 
 ROUNDED = (torch.bfloat16, torch.float16)
 """Types of parameters that have a float32 master."""
@@ -38,7 +40,8 @@ def module_facts(module: nn.Module) -> dict[str, list[str]]:
     for name, p in module.named_parameters():
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
         if not p.requires_grad:
-            facts["values of frozen parameter"].append(f"{name}, checksum {fingerprint([p], None) or 0:016x}")
+            values = fingerprint([local(p)], None) or 0
+            facts["values of frozen parameter"].append(f"{name}, checksum {values:016x}")
     facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in module.named_buffers()]
     return {what: _bounded(listed) for what, listed in facts.items()}
 
@@ -96,6 +99,8 @@ class Parameters:
                     "float32, bfloat16 or float16, for the row they are averaged in is float32."
                 )
         self.all = [p for _, p in named]
+        self.tensors: list[Tensor] = [*self.all]
+        """(T) What holds the values in this process: the parameters, or its parts of them."""
         self.names = [name for name, _ in named]
         self.rounded: list[Tensor | None] = [None if p.dtype == torch.float32 else _contiguous(p) for p in self.all]
         """(T) What the module looks at in place of a float32 view."""
@@ -103,14 +108,18 @@ class Parameters:
         self._number = {id(p): number for number, p in enumerate(self.all)}
         self.count = sum(p.numel() for p in self.all)
 
+    def settle(self) -> None:
+        """Let the module hold these parameters themselves, where a forward has put others in their place."""
+
     def flatten(self) -> Tensor:
         """Return a copy of all values, (P,) float32."""
-        return torch.cat([p.detach().reshape(-1).float() for p in self.all])
+        return torch.cat([p.detach().reshape(-1).float() for p in self.tensors])
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return `vector` (P,) cut into the shapes of the parameters."""
-        parts = torch.split(vector, [p.numel() for p in self.all])
-        return [part.view(p.shape) for part, p in zip(parts, self.all, strict=True)]
+        tensors = self.tensors
+        parts = torch.split(vector, [p.numel() for p in tensors])
+        return [part.view(p.shape) for part, p in zip(parts, tensors, strict=True)]
 
     def show(self, views: Sequence[Tensor]) -> None:
         """Make the module look at `views`, which are nobody's copy where they are float32: what is written there is in
@@ -146,6 +155,9 @@ class Parameters:
             gradient = self.all[number].grad
             if gradient is not None and gradient.dtype != torch.float16:
                 gradient.mul_(factor)
+
+    def take_state(self, optimizer: Optimizer) -> None:
+        """Give an optimizer's state, which was loaded, the form that it has beside these parameters."""
 
     def numbers(self, parameters: Iterable[Tensor]) -> list[int]:
         """Return numbers of these among the trainable parameters; others are left out."""

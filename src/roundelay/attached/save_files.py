@@ -29,6 +29,7 @@ from torch import Tensor
 from roundelay.checkpoint import check_part, read_meta
 from roundelay.core.checksums import Damaged
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import local
 from roundelay.runtime.resize import TrainedBy
 from roundelay.strategies.base import Strategy
 
@@ -144,7 +145,7 @@ def to_plain(value: object, name: str, tensors: MutableMapping[str, Tensor]) -> 
         case float():
             return value if math.isfinite(value) else {"float": repr(value)}
         case Tensor():
-            tensors[name] = _own(value)
+            tensors[name] = _own(local(value))
             return {"tensor": name}
         case list():
             return [to_plain(item, f"{name}.{number}", tensors) for number, item in enumerate(value)]

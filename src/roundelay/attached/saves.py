@@ -18,6 +18,7 @@ from roundelay.attached.sharing import Shared
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room, bytes_of, pack_part, unpack_part, write_part
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import local
 from roundelay.runtime.attached.handover import Giver
 from roundelay.runtime.resize import TrainedBy
 from roundelay.strategies.base import Strategy
@@ -33,7 +34,7 @@ def fitting(
 ) -> Fitting:
     """Return facts that a save must agree on with this learner."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-    shapes = [[name, list(one.shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())]
+    shapes = [[name, list(local(one).shape), str(one.dtype)] for name, one in (*trained, *module.named_buffers())]
     return Fitting(rank, learners, strategy, shapes, [type(one).__name__ for one in optimizers])
 
 
@@ -74,6 +75,7 @@ class SessionSaves(Giver):
         self._made, self._also = made, dict[str, Any]()  # the `also` of the last save
         self._fitting, self._buffers, self._optimizers = wanted, buffers, optimizers
         self._learner, self._device, self._meet, self._room = steps.learner, device, meet, room
+        self._parameters = steps.parameters
         self._whole: dict[Path, int] = {}  # by directory, the newest save that this learner has whole there
         self._last = 0  # the highest number of a save so far
         self.samplers: Mapping[int, DataPosition] = {}
@@ -160,6 +162,8 @@ class SessionSaves(Giver):
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
         whole, last = 0 if found is None else found.number, max(saves(directory), default=0)
+        if learner.group is not None:  # a save is whole when all shards have it
+            whole = learner.group.least(whole)
         if learner.record.resumed is not None:
             (whole, last), wanted = learner.record.resumed, self._fitting
             found = find(directory, wanted.rank, wanted.learners, wanted.strategy, whole) if whole else None
@@ -227,6 +231,7 @@ class SessionSaves(Giver):
         for optimizer, state in zip(self._optimizers, resumed.optimizers, strict=True):
             try:
                 optimizer.load_state_dict(state)
+                self._parameters.take_state(optimizer)
             except (KeyError, ValueError) as error:
                 raise UserError(
                     f"rank {self._learner.rank}: {type(optimizer).__name__} cannot go on from {folder} ({error}): give "

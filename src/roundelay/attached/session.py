@@ -35,12 +35,14 @@ from roundelay.core.configure import build
 from roundelay.core.errors import UserError
 from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
+from roundelay.runtime.attached.groups import Group, group_of
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import World, live_folder, read_world, report_folder
+from roundelay.runtime.launch.world import World, group_environment, live_folder, read_world, report_folder
+from roundelay.runtime.launch.world import rank as rank_of_process
 from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy
@@ -89,7 +91,7 @@ def attach(
     several = [unwrapped(one) for one in given]
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
-    world = read_world(listen=between.pop("listen", None))
+    group, world = _learner_of(module, between.pop("listen", None), by_name=strategy != "auto" and record is None)
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
@@ -105,10 +107,10 @@ def attach(
         raise UserError(f"patience is {patience}: give seconds above 0.")
     if world.place is not None and isinstance(chosen, HAdPsgd):
         chosen = chosen.on_host(world.here, sized)
-    live = made_folder(live_folder()) if 0 in world.here else ""
+    live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
     terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
-    return Session(module, several, world, terms, None if resume is None else Path(resume))
+    return Session(module, several, world, terms, None if resume is None else Path(resume), group)
 
 
 class Session:
@@ -134,13 +136,15 @@ class Session:
         world: World,
         terms: AttachTerms,
         resume: Path | None = None,
+        group: Group | None = None,
     ) -> None:
+        resume, self._group = resume and _folder_in(resume, group), group
         self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
         device = device_of(module, world.rank)
         wanted = fitting(module, self.optimizers, world.rank, world.learners, terms.strategy)
         found = None if resume is None else look_for(resume, wanted)
         self._buffers = Buffers(module)
-        self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack())
+        self._steps = Steps(module, self.optimizers, device, world, terms, self._buffers.pack(), group)
         self._learner = learner = self._steps.learner
         self.rank, self.learners = learner.rank, learner.learners
         self._samplers: list[Shared] = []
@@ -303,7 +307,7 @@ class Session:
             UserError: it cannot be written, or the directory holds saves of another training; names the file.
         """
         self._steps.check_open("save")
-        return self._saves.save(Path(directory), also or {}, self._samplers, keep)
+        return self._saves.save(_folder_in(Path(directory), self._group), also or {}, self._samplers, keep)
 
     def close(self) -> None:
         """Meet for the last time. The module is left with the model to evaluate, and is the user's again. Safe to call
@@ -340,7 +344,7 @@ class Session:
             UserError: it is no number; another session has reported to the same folder; this one is closed.
         """
         self._steps.check_open("report()")
-        if self.rank == min(self.living, default=self.rank):
+        if self.rank == min(self.living, default=self.rank) and self._speaks:
             self._losses.write(loss, int(self._learner.counts.steps.sum()))
 
     # What happened ----------------------------------------------------------------------------------------------------
@@ -384,7 +388,7 @@ class Session:
     def _say(self, sentence: str) -> None:
         """Say something of the learning rate: what was asked for is heard of, what is so anyway is for those who
         look."""
-        if sentence:
+        if sentence and self._speaks:
             log.log(logging.INFO if self._rate in ("fastest", "as-is") else logging.WARNING, "%s.", sentence)
 
     def sampler(
@@ -456,6 +460,11 @@ class Session:
             rate=self._rate,
         )
 
+    @property
+    def _speaks(self) -> bool:
+        """True for the first process of a learner."""
+        return self._group is None or self._group.place == 0
+
     def _progress(self) -> LoopProgress:
         completed = self._steps.completed
         return LoopProgress(completed + self._learner.begun, completed)
@@ -484,7 +493,7 @@ class Session:
                 also()
 
         self._meet(kind, read)
-        if self.rank == min(living):
+        if self.rank == min(living) and self._speaks:
             self._look_at_all(parameters, living if kind == "close()" else ())
         return parameters, buffers
 
@@ -521,3 +530,22 @@ class Session:
             self.close()
         else:
             self.abandon()
+
+
+def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World]:
+    """Return the processes of this learner, if it has several, and its place among the learners."""
+    group = group_of(module, rank_of_process())
+    if group is None:
+        return None, read_world(listen=listen)
+    world = read_world(group_environment(group.place, group.size), listen)
+    if not by_name:
+        raise UserError(
+            f"rank {world.rank}: a learner of several processes (fully_shard) is given its strategy by name, and is "
+            "not recorded: leave strategy='auto' and record out."
+        )
+    return group, world
+
+
+def _folder_in(directory: Path, group: Group | None) -> Path:
+    """Return the folder for saves of this process: in `directory`, of which each process of a learner has a part."""
+    return directory if group is None else directory / f"shard-{group.place}-of-{group.size}"

@@ -24,6 +24,7 @@ from torch.utils.data import Sampler
 
 from roundelay.attached.data_position import DataPosition, Key, PassLeft, Pieces
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.passes import ENDLESS
 from roundelay.runtime.attached.shares import ShareTerms
@@ -101,7 +102,16 @@ class Drawing(Iterator[Any]):
         raise StopIteration
 
     def _next_number(self) -> tuple[int | None, bool]:
+        """Return the number of the next minibatch, and whether the queue holds it for this learner. The first of the
+        processes of a learner says it to the others."""
         self._shared.agree()
+        group = self._shared.group
+        if group is None:
+            return self._own_number()
+        number, held = self._own_number() if group.place == 0 else (None, False)
+        return group.number(number), held
+
+    def _own_number(self) -> tuple[int | None, bool]:
         own = next(self._own, None)
         if own is not None:
             self._last = own
@@ -235,6 +245,11 @@ class Shared(Sampler[Any]):
         left = self._left.pop((epoch, times), None) or self._whole_pass()
         now.begin((epoch, times), left, *self._open(epoch, left))
         self._now = weakref.ref(now)  # a loop that is left early has done with it
+
+    @property
+    def group(self) -> Group | None:
+        """The processes of this learner, where it has several."""
+        return self._learner.group
 
     @property
     def segment(self) -> int:

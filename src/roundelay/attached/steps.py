@@ -24,6 +24,7 @@ from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
 from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
 from roundelay.attached.parameters import Parameters, module_facts
+from roundelay.attached.sharded import ShardedParameters
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
 from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
@@ -31,6 +32,7 @@ from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
 from roundelay.runtime.attached.entering import AttachTerms
+from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
@@ -50,6 +52,7 @@ class Steps:
     Args:
         device: of the module; None: the memory of the host.
         shown: what is shown to the other learners at the start, (n,) uint8.
+        group: the processes of this learner, where it has several.
     """
 
     examples: float = 1
@@ -65,6 +68,7 @@ class Steps:
         world: World,
         terms: AttachTerms,
         shown: Tensor,
+        group: Group | None = None,
     ) -> None:
         refuse_wrapped(module, world.rank)
         if other_session(module):
@@ -72,18 +76,18 @@ class Steps:
                 f"rank {world.rank}: the module, or a part of it, is attached already. Give all optimizers of a module "
                 "to one roundelay.attach(module, [first, second]), or close the other session first."
             )
-        self._device, self.rank = device, world.rank
-        self.parameters = parameters = Parameters(module, world.rank)
+        self._device, self.rank, self._group = device, world.rank, group
+        self.parameters = parameters = (Parameters if group is None else ShardedParameters)(module, world.rank)
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
         _check_options(terms, optimizers, world.rank)
         settings, tensors = settings_of(optimizers, module), len(parameters.all)
         terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
-        theirs = UsersOptimizers(optimizers)
         self.learner = learner = AttachedLearner(
-            world, terms, parameters.flatten(), shown, self._update, theirs, self._device
+            world, terms, parameters.flatten(), shown, self._update, UsersOptimizers(optimizers), self._device
         )
+        learner.group = group
         kind = Away if learner.where == "on the host, the module elsewhere" else Here
         self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
         places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
@@ -104,7 +108,7 @@ class Steps:
         self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
-        self._hooks = ForwardHooks(module, self)
+        self._hooks = ForwardHooks(module, self, sharded=group is not None)
         self._uses = Uses(self._complete)
         self._others = OtherOptimizers(self._steppers, parameters, self.rank)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
@@ -260,6 +264,8 @@ class Steps:
             if lay_out is None:
                 self._clear_missing()
             try:
+                if self._group is not None:
+                    self._skip = self._group.agree(self._skip)
                 if self._skip:
                     self.learner.answer_nothing(skip=True)
                 else:

@@ -76,7 +76,7 @@ class Watch:
         self._returns = False  # have values been away, and so all of them are kept?
         self._there = False  # did it, at the last look?
         self._always = any(rounded is not None for rounded in parameters.rounded)
-        self._sample, self._owner = _spread([p.numel() for p in parameters.all], vector.device)
+        self._sample, self._owner = _spread([p.numel() for p in parameters.tensors], vector.device)
         self._sampled = self._sampled_bits = torch.empty(0)
         self._versions: list[int] = []
         self._frozen = [(name, p) for name, p in module.named_parameters() if not p.requires_grad]
@@ -104,7 +104,7 @@ class Watch:
         elif not self.trusts:
             self._sampled = vector.index_select(0, self._sample)
             self._sampled_bits = self._sampled.view(torch.int32)
-            self._versions = list(map(_version_of, self._parameters.all))
+            self._versions = list(map(_version_of, self._parameters.tensors))
 
     @property
     def trusts(self) -> bool:
@@ -140,6 +140,7 @@ class Watch:
         Raises:
             UserError: one was replaced, moved, cast or unfrozen; names it.
         """
+        self._parameters.settle()
         self._looks_there()
         if not all(map(is_, map(dict.get, self._tables, self._keys), self._known)):
             name = next(name for name, there, key, p in self._places if there.get(key) is not p)
@@ -149,15 +150,15 @@ class Watch:
                 f"parametrizations, pruning). {ATTACH_AGAIN} Of torch.func.functional_call with other values call "
                 "session.begin_step() before."
             )
-        for name, p in self._frozen:
-            if p.requires_grad:
+        for name, frozen in self._frozen:
+            if frozen.requires_grad:
                 raise UserError(
                     f"rank {self._rank}: parameter {name} requires a gradient now, and did not when the module was "
                     f"attached: the other learners would not hear of it. {ATTACH_AGAIN}"
                 )
         if self._there:
             return
-        for name, p, at in zip(self._parameters.names, self._parameters.all, self._at, strict=True):
+        for name, p, at in zip(self._parameters.names, self._parameters.tensors, self._at, strict=True):
             if p.data_ptr() != at.data_ptr() and (p.shape, p.dtype, p.device) != (at.shape, at.dtype, at.device):
                 raise UserError(
                     f"rank {self._rank}: parameter {name} is {p.dtype} on {p.device} now, and was {at.dtype} on "
@@ -224,7 +225,7 @@ class Watch:
         return self.trusts or (
             not self._close
             and self._there
-            and list(map(_version_of, self._parameters.all)) == self._versions
+            and list(map(_version_of, self._parameters.tensors)) == self._versions
             and torch.equal(self._vector.index_select(0, self._sample).view(torch.int32), self._sampled_bits)
         )
 
@@ -251,12 +252,12 @@ class Watch:
         """Return the parameters (T) as they are."""
         if self._there:
             return self._at
-        pairs = zip(self._parameters.all, self._at, strict=True)
+        pairs = zip(self._parameters.tensors, self._at, strict=True)
         return [at if p.data_ptr() == at.data_ptr() else p.detach() for p, at in pairs]
 
     def _looks_there(self) -> None:
         """Note whether every parameter looks at what it was shown."""
-        self._there = list(map(Tensor.data_ptr, self._parameters.all)) == self._addresses
+        self._there = list(map(Tensor.data_ptr, self._parameters.tensors)) == self._addresses
 
     def _suspects(self, values: Sequence[Tensor], counters: bool) -> list[int]:
         """Return parameters that look elsewhere at other values, were written to by name, or differ where they are
@@ -266,7 +267,7 @@ class Watch:
         found = {number for number in elsewhere if not _alike(values[number], self._at[number])}
         if self._vector is self._followed:
             return sorted(found)
-        if counters and (now := list(map(_version_of, self._parameters.all))) != self._versions:
+        if counters and (now := list(map(_version_of, self._parameters.tensors))) != self._versions:
             found |= {number for number, before in enumerate(self._versions) if now[number] != before}
         sample = self._vector.index_select(0, self._sample)
         if not _same_bits(sample, self._sampled):

@@ -11,8 +11,10 @@ import torch
 from torch import nn
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import is_sharded
 
 WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+SHARDED = "FSDPModule"
 REMEDY = (
     "it would average or shard what the session averages. Attach the module itself (`ddp.module` of a wrapper) and "
     "train that one, without the wrapper. Of a framework that wraps by itself, switch its distributed training off: "
@@ -26,18 +28,16 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
     Raises:
         UserError: it is; names the part and the wrapper.
     """
+    sharded = any(map(is_sharded, module.parameters()))  # by fully_shard, over the processes of one learner
     for name, part in module.named_modules():
         wrapper = _among(cls.__name__ for cls in type(part).__mro__)
-        if wrapper and not _alone(part):
+        if wrapper and not _alone(part) and not (sharded and wrapper == SHARDED):
             raise UserError(f"rank {rank}: {name or 'the module'} is a {wrapper}: {REMEDY}")
         if isinstance(part, torch.jit.ScriptModule):
             raise UserError(
                 f"rank {rank}: {name or 'the module'} is of TorchScript (torch.jit), which reports none of its calls: "
                 "attach the module that it was made from and train that one, by torch.compile if it is to be faster."
             )
-    for name, p in module.named_parameters():
-        if type(p).__name__ == "DTensor" or type(p.data).__name__ == "DTensor":
-            raise UserError(f"rank {rank}: parameter {name} is a DTensor (fully_shard, tensor parallelism): {REMEDY}")
 
 
 def refuse_reducer(rank: int) -> None:

@@ -39,6 +39,13 @@ def _add_launch(sub: argparse.ArgumentParser) -> None:
         help="set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)",
     )
     sub.add_argument(
+        "--group",
+        type=count,
+        default=0,
+        metavar="N",
+        help="processes of each learner, which shard one model by fully_shard (docs/attach.md)",
+    )
+    sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
     )
     sub.add_argument(
@@ -65,9 +72,11 @@ def _add_launch(sub: argparse.ArgumentParser) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
-    from roundelay.runtime.launch.start import Endings, launch
+    from roundelay.runtime.launch.start import Endings, TorchNames, launch
     from roundelay.runtime.launch.world import LIVE
 
+    if options.group and options.torchrun_names:
+        raise UserError("--torchrun-names is of learners, and --group of the processes of each: leave one of them out.")
     if options.live is not None:
         os.environ[LIVE] = str(options.live.absolute())
     return launch(
@@ -75,7 +84,7 @@ def _launch(options: argparse.Namespace) -> int:
         options.command,
         complain,
         module=options.module,
-        torchrun_names=options.torchrun_names,
+        torch_names=TorchNames(options.group) if options.group or options.torchrun_names else None,
         prefix=not options.no_prefix,
         endings=Endings(options.restarts, options.grace),
     )

@@ -77,8 +77,7 @@ class RateFactor:
             found, alike = fastest_over_mean(known), self._averaged * len(self._living) / max(1, len(known))
             minibatches = alike * minibatches_averaged(speeds(known))
         if self.noise is not None:
-            found *= gain(self.noise.signal, minibatches, self._averaged)
-            found = 1 + (found - 1) * self.noise.free
+            found *= 1 + (gain(self.noise.signal, minibatches, self._averaged) - 1) * self.noise.free
             if self.noise.wants(step) and not (empty and self._averaged == 1):
                 self.noise.look(step, gradient())
         return round(_PARTS * found) / _PARTS

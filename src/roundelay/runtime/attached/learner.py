@@ -34,6 +34,7 @@ from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
 from roundelay.runtime.attached.external_work import GRADIENTS, NUMBERLESS, ExternalWork, LayOut
+from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.handover import Giver, Receiver, give
 from roundelay.runtime.attached.idling import Idling
 from roundelay.runtime.attached.inputs import Inputs, InputTables
@@ -95,6 +96,7 @@ class AttachedLearner:
 
     giver: Giver | None = None
     """Knows what others need of this learner that come back."""
+    group: Group | None = None  # its processes, where it has several
     given = b""
     """State that it was given, where it has come back to others that wait for each other."""
 
@@ -358,6 +360,8 @@ class AttachedLearner:
             living = self.me.living if as_begun else self._members.living
             self._rate.live(living)
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
+        if self.group is not None:  # its first process says it, one step later: here the row is locked
+            self.group.found, factor = factor, self.group.factor
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 
@@ -582,17 +586,6 @@ class AttachedLearner:
         with suppress(ValueError):  # in the middle of a step, whose end frees it
             self._engine.close()
         self._membership = None
-        del (
-            self.me,
-            self._rate,
-            self.arena,
-            self.inputs,
-            self.settings,
-            self._shares,
-            self._idling,
-            self.saved,
-            self._patience,
-            self._backend,
-            self.record,
-        )
+        del self.me, self._rate, self.arena, self.inputs, self.settings, self._shares, self._idling, self.saved
+        del self._patience, self._backend, self.record
         del self._vectors, self._means, self._work, self._deferred, self._engine, self._update, self._around

@@ -150,9 +150,9 @@ class Interruptions:
 class _Stream:
     """One stream of one learner."""
 
-    def __init__(self, source: int, rank: int, outlet: Outlet) -> None:
+    def __init__(self, source: int, name: str, outlet: Outlet) -> None:
         self.source, self.outlet = source, outlet
-        self._prefix = f"[{rank}] ".encode()
+        self._prefix = f"[{name}] ".encode()
         self.interruptions = Interruptions(lambda line: outlet.put(self._prefix + line + b"\n"))
         self.lines = LineBuffer(self.interruptions)
         os.set_blocking(source, False)
@@ -179,15 +179,15 @@ class Output:
     def __init__(self) -> None:
         out = Outlet(1)
         self._outlets = (out, out if _same(1, 2) else Outlet(2))
-        self._streams: dict[int, tuple[_Stream, ...]] = {}
+        self._streams: dict[str, tuple[_Stream, ...]] = {}
 
-    def add(self, rank: int, out: int, error: int) -> None:
-        """Read a learner's standard output and error from these descriptors, and close them in the end, or when it is
-        started again."""
-        for stream in self._streams.get(rank, ()):
+    def add(self, name: str, out: int, error: int) -> None:
+        """Read a process's standard output and error from these descriptors, and close them in the end, or when it is
+        started again. Its name is the learner's rank, or that and its place in a group."""
+        for stream in self._streams.get(name, ()):
             self._close(stream)
-        self._streams[rank] = tuple(
-            _Stream(source, rank, outlet) for source, outlet in zip((out, error), self._outlets, strict=True)
+        self._streams[name] = tuple(
+            _Stream(source, name, outlet) for source, outlet in zip((out, error), self._outlets, strict=True)
         )
 
     def interrupted(self) -> None:
@@ -213,11 +213,11 @@ class Output:
         for outlet in set(self._outlets):
             outlet.pump()
 
-    def ended(self, rank: int) -> None:
-        """Pass on all that this learner has left, which has ended, even if other processes still hold its streams
+    def ended(self, name: str) -> None:
+        """Pass on all that this process has left, which has ended, even if other processes still hold its streams
         open."""
         now = time.monotonic()
-        for stream in self._streams[rank]:
+        for stream in self._streams[name]:
             left = DRAIN_BYTES
             while stream.source >= 0 and left > 0:
                 size = stream.read(now)

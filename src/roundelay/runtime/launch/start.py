@@ -20,7 +20,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
 from roundelay.runtime.launch.c_libraries import keep_freed_in, wait_politely
 from roundelay.runtime.launch.output import Output
-from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, JOB, OURS, each_a_host, read_place
+from roundelay.runtime.launch.world import ENDED_NAME, ENDED_VARIABLE, GROUP, JOB, OURS, each_a_host, read_place
 from roundelay.runtime.launch.world import learners as learners_of_environment
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -64,13 +64,24 @@ class Endings:
     seconds: float = ENDING_SECONDS
 
 
+@dataclass(frozen=True)
+class TorchNames:
+    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them.
+
+    Attributes:
+        group: those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
+    """
+
+    group: int = 0
+
+
 def launch(
     learners: int,
     command: Sequence[str],
     say: Callable[[str], None],
     *,
     module: bool = False,
-    torchrun_names: bool = False,
+    torch_names: TorchNames | None = None,
     prefix: bool = True,
     endings: Endings | None = None,
 ) -> int:
@@ -82,7 +93,7 @@ def launch(
 
     Args:
         module: the command is a Python module and its arguments, as for `python -m`.
-        torchrun_names: set RANK, WORLD_SIZE and the other variables of `torchrun` as well as ours.
+        torch_names: RANK, WORLD_SIZE and the other variables of `torchrun` are set as well as ours; None: they are not.
         prefix: pass on what learners print in whole lines, with ranks; else they have this process's output themselves.
         endings: rules for learners that end or are to end.
 
@@ -92,14 +103,16 @@ def launch(
     whole = _whole_command(command, module)
     ranks, world, several = _share_of_hosts(learners, say)
     ended = os.memfd_create(ENDED_NAME, os.MFD_CLOEXEC)
-    environment = {**_environment(learners, ended, torchrun_names, prefix), **several}
+    groups = Groups(0 if torch_names is None else torch_names.group, ranks)
+    of_all = torch_names is not None and not groups.size
+    environment = {**_environment(groups.processes, ended, of_all, prefix), **several}
     told: list[int] = []
     output = Output() if prefix else None
-    names = ("", OURS) if torchrun_names else (OURS,)
+    names = ("", OURS) if of_all else (OURS,)
     places = {rank: _ranks(rank, world, local, learners, names) for local, rank in enumerate(ranks)}
     variables = {rank: {**environment, **place} for rank, place in places.items()}
     endings = endings or Endings()
-    started = _Started(whole, variables, output, endings.restarts)
+    started = _Started(whole, variables, output, endings.restarts, groups)
 
     def pass_on(number: int, _: FrameType | None) -> None:
         told.append(number)
@@ -124,31 +137,86 @@ def launch(
         os.close(ended)
 
 
+@dataclass(frozen=True)
+class Groups:
+    """Processes of learners.
+
+    Attributes:
+        size: of each learner; 0: one, which is alone.
+        ranks: of the learners of this host.
+    """
+
+    size: int
+    ranks: Sequence[int]
+
+    @property
+    def processes(self) -> int:
+        """Number of processes on this host."""
+        return len(self.ranks) * max(1, self.size)
+
+    def names(self, rank: int) -> list[str]:
+        """Return names of a learner's processes, by place."""
+        return [str(rank)] if not self.size else [f"{rank}.{place}" for place in range(self.size)]
+
+    def variables(self, rank: int, place: int, port: int) -> dict[str, str]:
+        """Return variables by which the processes of a learner find each other, at this port."""
+        if not self.size:
+            return {}
+        numbers = {
+            "RANK": place,
+            "WORLD_SIZE": self.size,
+            "LOCAL_RANK": self.ranks.index(rank) * self.size + place,
+            "LOCAL_WORLD_SIZE": self.processes,
+            "MASTER_PORT": port,
+            GROUP: self.size,
+        }
+        return {"MASTER_ADDR": "127.0.0.1", **{name: str(number) for name, number in numbers.items()}}
+
+
 @final
 class _Started:
     """Processes of learners.
 
     Args:
-        variables: the environment of each, by rank.
-        restarts: so many of those that fail may be started again.
+        variables: the environment of each learner, by rank.
+        restarts: so many of the learners that fail may be started again.
     """
 
     def __init__(
-        self, command: list[str], variables: Mapping[int, Mapping[str, str]], output: Output | None, restarts: int
+        self,
+        command: list[str],
+        variables: Mapping[int, Mapping[str, str]],
+        output: Output | None,
+        restarts: int,
+        groups: Groups,
     ) -> None:
         self._command, self._variables, self._output, self._restarts = command, variables, output, restarts
-        self._left = restarts
+        self._left, self._groups = restarts, groups
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.running: dict[int, subprocess.Popen[bytes]] = {}
-        """By rank; whoever sees the end of one takes it out."""
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+        """By name; whoever sees the end of one takes it out."""
+        self._failed: dict[int, int] = {}  # status of the first process of a learner that failed
 
     def start(self, rank: int) -> None:
         """Start a learner."""
-        process, *pipes = _start(self._command, self._variables[rank], self._output is not None)
-        self.processes.append(process)
-        self.running[rank] = process
-        if self._output is not None:
-            self._output.add(rank, *pipes)
+        port = _free_port() if self._groups.size else 0
+        for place, name in enumerate(self._groups.names(rank)):
+            variables = {**self._variables[rank], **self._groups.variables(rank, place, port)}
+            process, *pipes = _start(self._command, variables, self._output is not None)
+            self.processes.append(process)
+            self.running[name] = process
+            if self._output is not None:
+                self._output.add(name, *pipes)
+
+    def ended(self, name: str, status: int) -> tuple[int, int] | None:
+        """Note that a process has ended; if it was the last of its learner, return that one's rank and status. A
+        learner's other processes are killed with one that fails, for they could only wait for it."""
+        rank = int(name.partition(".")[0])
+        others = [other for other in self._groups.names(rank) if other in self.running]
+        if status:
+            self._failed.setdefault(rank, status)
+            _signal([self.running[other] for other in others], signal.SIGKILL)
+        return None if others else (rank, self._failed.pop(rank, 0))
 
     def again(self, rank: int) -> str:
         """Start a learner again that has failed, if it may be; in words, that it was, or nothing."""
@@ -171,11 +239,17 @@ def _whole_command(command: Sequence[str], module: bool) -> list[str]:
 
 def _kill(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
     """Kill those that still run, each with its process group, and wait for them."""
+    running = [process for process in processes if process.poll() is None]
+    _signal(running, signal.SIGKILL)
+    for process in running:
+        process.wait()
+
+
+def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
+    """Send a signal to each of them with its process group."""
     for process in processes:
-        if process.poll() is None:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
 
 
 def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) -> dict[str, str]:
@@ -278,14 +352,17 @@ def _wait(
     """Wait until all have ended; those told to end by a signal get some time to do so."""
     running, first, deadline = started.running, 0, 0.0
     while running:
-        for rank, process in list(running.items()):
+        for name, process in list(running.items()):
             status = process.poll()
             if status is None:
                 continue
-            del running[rank]
-            status = 128 - status if status < 0 else status
+            del running[name]
             if output is not None:
-                output.ended(rank)
+                output.ended(name)
+            learner = started.ended(name, 128 - status if status < 0 else status)
+            if learner is None:
+                continue
+            rank, status = learner
             again = started.again(rank) if status and not told else ""
             if not again:
                 os.write(ended, (json.dumps([rank, status]) + "\n").encode())

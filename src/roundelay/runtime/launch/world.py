@@ -6,6 +6,7 @@ count where both are set. Under the second alone a script, and a framework it us
 Nothing here imports torch: the launcher must start at once.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,8 @@ REPLAYED = "ROUNDELAY_REPLAYED"
 """Names a file in which learners that repeat a record say what has come of it."""
 STRAGGLERS = "ROUNDELAY_STRAGGLERS"
 """Names learners of a script that are to be slow, as `1:3x`, with commas."""
+GROUP = "ROUNDELAY_GROUP"
+"""Says how many processes each learner has, where `roundelay launch --group` has started them."""
 JOB = "ROUNDELAY_JOB"
 """A random key that `roundelay launch` makes for its learners, in hexadecimal digits."""
 
@@ -198,6 +201,43 @@ def read_world(environment: Mapping[str, str] = os.environ, listen: str | None =
     secret = _read_secret(environment, rank) if has_secret(environment) else b""
     port = given.number("MASTER_PORT")
     return World(rank, learners, address, port, given.hosted, "", given.attempt, secret, place, begin)
+
+
+def group_environment(place: int, size: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables of the learners for a process of one that is a group: as if those with the same place in their
+    groups were alone.
+
+    Args:
+        place: of this process in its group, from 0 on.
+        size: processes of a group. `roundelay launch --group` says so itself, and gives learners their numbers; other
+            launchers number processes, those of a group one after the other.
+
+    Raises:
+        UserError: processes cannot be cut into groups of that size, or the launcher has made others.
+    """
+    given, found = _Variables(environment), dict(environment)
+    if given.text("WORLD_SIZE") is None:
+        return found
+    launched = environment.get(GROUP)
+    if launched is not None and launched != str(size):
+        raise UserError(
+            f"fully_shard has a mesh of {size} processes, and `roundelay launch --group {launched}` has started groups "
+            f"of {launched}: give it --group {size}, or the mesh all processes of a group."
+        )
+    if launched is None:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+            if given.text(name) is None:
+                continue
+            number = given.number(name)
+            if name.endswith("WORLD_SIZE") and number % size:
+                raise UserError(f"{given.name(name)} is {number}, which is no multiple of the {size} of a group.")
+            found[OURS + name] = str(number // size)
+    if given.text("MASTER_ADDR"):  # between hosts, and at torchrun's meeting point, each place has a port of its own
+        found[OURS + "MASTER_ADDR"] = given.text("MASTER_ADDR") or ""
+        found[OURS + "MASTER_PORT"] = str(given.number("MASTER_PORT") + 1 + place)
+    if key := given.job_key():
+        found[JOB] = hashlib.blake2b(b"place %d" % place, key=key).hexdigest()
+    return found
 
 
 def _several_hosts(given: _Variables, learners: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay.core.folders import RECORDED
-from roundelay.runtime.launch.start import launch
+from roundelay.runtime.launch.start import TorchNames, launch
 from roundelay.runtime.launch.world import REPLAY, REPLAYED
 from roundelay.runtime.trace import read_entries
 
@@ -97,7 +97,7 @@ def _run(
                 f"{first['directory']}, where the recorded script ran, cannot be entered ({error.strerror}): give the "
                 f"command behind --, as `roundelay replay {record} -- {shlex.join(command)}`."
             ) from error
-    return launch(learners, command, say, torchrun_names=first["torchrun_names"])
+    return launch(learners, command, say, torch_names=TorchNames() if first["torchrun_names"] else None)
 
 
 def _learners(folder: Path) -> Mapping[int, Mapping[str, Any]]:

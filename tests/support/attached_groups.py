@@ -1,0 +1,154 @@
+"""A script of test_groups.py: learners of several processes, or of one, as the mesh says."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import roundelay
+from support.launched import report
+
+STRATEGIES = ("ssgd", "bsp,period=3", "diloco,period=2", "delay-by-one", "ssgd,rate=gain")
+STEPS, ROWS, BATCHES = 6, 8, 11
+
+
+def mesh_of(size: int) -> DeviceMesh | None:
+    """The processes of this learner; None: it is one without a mesh."""
+    if not size:
+        return None
+    shape = (dist.get_world_size() // size, size)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("learner", "shard"))["shard"]
+
+
+def build(mesh: DeviceMesh | None) -> nn.Module:
+    """A network whose sizes no group divides evenly."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    if mesh is not None:
+        for part in (model[0], model[2]):
+            fully_shard(part, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    return model
+
+
+def values(model: nn.Module) -> list[float]:
+    """All parameters, whole."""
+    for part in model.modules():
+        getattr(part, "reshard", lambda: None)()
+    found: list[Tensor] = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
+    return torch.cat([p.detach().reshape(-1) for p in found]).tolist()
+
+
+class Loop:
+    """One session over a model of its own."""
+
+    def __init__(self, mesh: DeviceMesh | None, strategy: str, **options: Any) -> None:
+        self.place, self.size = (0, 1) if mesh is None else (mesh.get_local_rank(), mesh.size())
+        self.model = build(mesh)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02, weight_decay=0.1)
+        name, _, rate = strategy.partition(",rate=")
+        options |= {"rate": rate} if rate else {}
+        self.session = roundelay.attach(self.model, self.optimizer, name, patience=60, **options)
+
+    def step(self, number: int, bad: Sequence[int] = ()) -> None:
+        """Train this process's part of a minibatch; its loss is NaN in the processes at these places."""
+        drawn = torch.Generator().manual_seed(1000 * self.session.rank + number)
+        x, y = torch.randn(ROWS, 5, generator=drawn), torch.randn(ROWS, 3, generator=drawn)
+        mine = slice(self.place, None, self.size)
+        self.optimizer.zero_grad()
+        loss = (self.model(x[mine]) - y[mine]).square().mean()
+        (loss * float("nan") if self.place in bad else loss).backward()
+        self.optimizer.step()
+
+    def look(self) -> float:
+        """Say what the model makes of a point, by a forward without a backward, which leaves the root gathered."""
+        with torch.no_grad():
+            return float(self.model(torch.ones(1, 5)).sum())
+
+    def said(self, law: str, **facts: Any) -> None:
+        report(law=f"{law} {self.place}", rank=self.session.rank, **facts)
+
+
+def laws(mesh: DeviceMesh | None) -> None:
+    for strategy in STRATEGIES:
+        loop = Loop(mesh, strategy)
+        with loop.session as session:
+            for number in range(STEPS):
+                loop.step(number)
+            with session.consensus():
+                looks = [loop.look()]
+                middle = values(loop.model)
+            loop.step(STEPS)
+            looks.append(loop.look())
+            loop.step(STEPS + 1)
+        looks.append(loop.look())
+        loop.said(strategy, looks=looks, middle=middle, values=values(loop.model), work=session.summary()["work"])
+
+
+def shared(mesh: DeviceMesh | None) -> None:
+    """Batches that go to whoever is free; a gradient that is not finite in one process; a save and what follows it."""
+    loop = Loop(mesh, "adpsgd")
+    with loop.session as session:
+        seen = []
+        for batch in session.share(list(range(BATCHES))):
+            seen.append(batch)
+            loop.step(batch)
+    loop.said("shared", seen=seen)
+
+    loop = Loop(mesh, "ssgd")
+    with loop.session:
+        loop.step(0, bad=(loop.size - 1,))
+        loop.step(1)
+    loop.said("skipped", values=values(loop.model))
+
+    folder = Path(sys.argv[3])
+    loop = Loop(mesh, "bsp,period=2")
+    with loop.session as session:
+        for number in range(3):
+            loop.step(number)
+        kept = session.save(folder)
+        for number in range(3, 6):
+            loop.step(number)
+    loop.said("went on", values=values(loop.model), folder=str(kept.relative_to(folder)))
+    loop = Loop(mesh, "bsp,period=2", resume=folder)
+    with loop.session:
+        for number in range(3, 6):
+            loop.step(number)
+    loop.said("resumed", values=values(loop.model))
+
+
+def deaths(mesh: DeviceMesh | None) -> None:
+    """The last process of learner 1 is killed, once; learner 0 goes on until learner 1 is back."""
+    loop, folder = Loop(mesh, "adpsgd"), Path(sys.argv[3])
+    session, number, until = loop.session, 0, time.monotonic() + 60
+    with session:
+        done = torch.zeros(1)
+        while not done and time.monotonic() < until:
+            loop.step(number)
+            number += 1
+            if session.rank == 1 and number == 5:
+                if session.came_back:
+                    (folder / "back").touch()
+                elif loop.place == loop.size - 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            done.fill_((folder / "back").exists())
+            dist.broadcast(done, 0)  # processes of a learner end with the same step
+    loop.said("deaths", values=values(loop.model), back=session.came_back)
+
+
+if __name__ == "__main__":
+    size = int(sys.argv[1])
+    if size:
+        dist.init_process_group("gloo")
+    {"laws": laws, "shared": shared, "deaths": deaths}[sys.argv[2]](mesh_of(size))
+    if size:
+        dist.destroy_process_group()
