@@ -29,10 +29,11 @@ from typing import Any
 from gpu_workloads import FRAMES, checked_device, described
 
 from roundelay.core.progress import Silent
+from roundelay.grids.grid import Contenders
+from roundelay.grids.results import CellOutcome, CellState, cell_records
+from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
-from roundelay_speech.grids.grid import Contenders, plan
-from roundelay_speech.grids.results import CellState, Outcome, cell_records
-from roundelay_speech.grids.running import run_grid
+from roundelay_speech.grids.grid import plan
 from roundelay_speech.prepared import load_corpus
 
 STRATEGIES = ("ssgd", "adpsgd:fixed-ring", "adpsgd:random-ring", "delay-by-one")
@@ -77,7 +78,7 @@ def sequences(corpus: Path) -> int:
     return round(100 * seconds / FRAMES)
 
 
-def train(lot: Lot, options: argparse.Namespace, interrupt: Interrupt) -> list[Outcome]:
+def train(lot: Lot, options: argparse.Namespace, interrupt: Interrupt) -> list[CellOutcome]:
     """Train, or go on with, a lot."""
     overrides = [
         *SETTINGS,

@@ -17,9 +17,9 @@ import numpy as np
 from roundelay.core.files import read_json
 from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig
 from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
-from roundelay_speech.decode.lm.estimate import Estimator
 from roundelay_speech.hmm.topology import STATES, Tying
 from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.ngrams.estimate import Estimator
 
 CLASSES = {1: (1, 1), 2: (4, 1), 3: (4, 2)}  # by context: of left and of right neighbours
 

@@ -9,31 +9,31 @@ from roundelay.core.importing import uncollected
 if TYPE_CHECKING:
     from roundelay.api.advising import advise
     from roundelay.api.runs import load_run, report
+    from roundelay.api.scaling import scaling
     from roundelay.api.simulating import simulate
     from roundelay.attached import Session, attach
     from roundelay.core.errors import UserError
     from roundelay.core.progress import Silent
+    from roundelay.grids.grid import Contenders
     from roundelay.runtime.launch.world import learners, local_rank, rank
     from roundelay_speech.api.comparing import compare, evaluate_folds
     from roundelay_speech.api.corpora import align, inspect, prepare
     from roundelay_speech.api.packing import evaluate, finetune, pack
     from roundelay_speech.api.recipes import load_recipe
     from roundelay_speech.api.recognition import decode
-    from roundelay_speech.api.scaling import scaling
     from roundelay_speech.api.serving import serve
     from roundelay_speech.api.training import train
     from roundelay_speech.api.transcribing import transcribe
     from roundelay_speech.corpus.inspection.inspect import InspectOptions
     from roundelay_speech.corpus.options import PrepareOptions
     from roundelay_speech.exporting.writing import export
-    from roundelay_speech.grids.grid import Contenders
     from roundelay_speech.packed.model import load_model
     from roundelay_speech.recipes.recipe import Recipe
 
 __version__ = "0.3.0.dev0"
 
 _PLACES = {
-    "Contenders": "roundelay_speech.grids.grid",
+    "Contenders": "roundelay.grids.grid",
     "InspectOptions": "roundelay_speech.corpus.inspection.inspect",
     "PrepareOptions": "roundelay_speech.corpus.options",
     "Recipe": "roundelay_speech.recipes.recipe",
@@ -59,7 +59,7 @@ _PLACES = {
     "prepare": "roundelay_speech.api.corpora",
     "rank": "roundelay.runtime.launch.world",
     "report": "roundelay.api.runs",
-    "scaling": "roundelay_speech.api.scaling",
+    "scaling": "roundelay.api.scaling",
     "serve": "roundelay_speech.api.serving",
     "simulate": "roundelay.api.simulating",
     "train": "roundelay_speech.api.training",

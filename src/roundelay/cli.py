@@ -13,6 +13,7 @@ from roundelay.commands import (
     kept,
     launching,
     lists,
+    scaling,
 )
 from roundelay.commands.examples import EXAMPLES, FIRST_STEPS
 from roundelay.commands.parser import Parser
@@ -117,7 +118,7 @@ def _parsers(asked: str = "help") -> tuple[Parser, dict[str, Parser]]:
         commands[name].add_argument("-v", "--verbose", action="store_true", help="say more of work and of errors")
         return commands[name]
 
-    for group in (launching, comparisons, advice, hosts, kept, lists):
+    for group in (launching, comparisons, scaling, advice, hosts, kept, lists):
         group.add(command)
 
     def show_help(options: argparse.Namespace) -> None:

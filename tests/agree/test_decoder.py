@@ -10,10 +10,10 @@ import pytest
 from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.lm.estimate import estimate
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay_speech.decode.search import Float32, decode
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
+from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 # kaldifst rounds weights to 2^-10 in minimisation; a sentence has some ten weights.

@@ -18,10 +18,10 @@ from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon_transducer
 from roundelay_speech.decode.lm.arpa_file import write_arpa
-from roundelay_speech.decode.lm.estimate import Estimator, estimate_with
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import SILENCE, PhoneState, Tying, transitions
+from roundelay_speech.ngrams.estimate import Estimator, estimate_with
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.search.fst import Fst, add_self_loops, from_arrays, map_input, to_arrays
 from support.toy_speech import LEXICON, loglikes_of, sentences, tying
 

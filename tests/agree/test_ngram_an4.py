@@ -2,8 +2,8 @@
 
 import pytest
 
-from roundelay_speech.decode.lm.estimate import estimate
 from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.ngrams.estimate import estimate
 from support.corpora import an4
 
 

@@ -9,8 +9,8 @@ import yaml
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.strategies import make_strategy
-from roundelay_speech.advice import probe
-from roundelay_speech.advice.auto import refuse_several_hosts
+from roundelay_speech import advice
+from roundelay_speech.advice import refuse_several_hosts
 
 TRAIN = ("train", "recipe.yaml", "--runtime", "sim", "--learners", "2", "--strategy", "auto", "schedule.max_epochs=1")
 
@@ -49,7 +49,7 @@ def test_a_share_that_keeps_no_learner_busy_is_said(
     """A gradient that takes `fixed` seconds, and 0.01 s for each frame: 64 a round, 32 for each of two learners. One
     learner alone is as fast as its 64 frames are."""
     monkeypatch.setattr(
-        probe, "_seconds", lambda learner, plan, machines: fixed + 0.01 * plan.minibatch / plan.learners
+        advice, "_seconds", lambda learner, plan, machines: fixed + 0.01 * plan.minibatch / plan.learners
     )
     command = ["advise", "--probe", "recipe.yaml", "--learners", "2"]
     assert main([*command, "--format", "json"]) == 0

@@ -11,13 +11,15 @@ from roundelay.core.files import read_json
 from roundelay.core.minibatch import recorded_text
 from roundelay.core.progress import Silent
 from roundelay.core.records import Results, RunStarted, of_kind, read_events
+from roundelay.grids.cells import directory_label
+from roundelay.grids.grid import Contenders, Grid
+from roundelay.grids.results import CellOutcome, CellState
+from roundelay.grids.running import run_grid
+from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
 from roundelay_speech.grids import running
-from roundelay_speech.grids.cells import directory_label
-from roundelay_speech.grids.grid import Contenders, Grid, plan
-from roundelay_speech.grids.running import CellState, Outcome, run_grid
-from roundelay_speech.grids.summary import summarise
+from roundelay_speech.grids.grid import plan
 from support.runs import StopAt
 
 SIM = ["--runtime", "sim", "--seeds", "1"]
@@ -103,7 +105,7 @@ def two_by_two(folder: Path) -> Grid:
     return plan("recipe.yaml", overrides, Contenders(["ssgd", "bmuf,period=5"], [2], 1), folder)
 
 
-def states(outcomes: list[Outcome]) -> list[CellState]:
+def states(outcomes: list[CellOutcome]) -> list[CellState]:
     return [outcome.state for outcome in outcomes]
 
 
@@ -130,7 +132,7 @@ def test_a_half_done_grid_goes_on_where_it_stood(inside: Path, monkeypatch: pyte
     starts = of_kind(read_events(cut.cells[1].exp / "events.jsonl"), RunStarted)
     assert [start.resumed for start in starts] == [False, True]
     summarise(cut, outcomes, None, 200)
-    summarise(whole, [Outcome(cell, CellState.FINISHED, trained=True) for cell in whole.cells], None, 200)
+    summarise(whole, [CellOutcome(cell, CellState.FINISHED, trained=True) for cell in whole.cells], None, 200)
     again, once = (cells_of(inside / name)["ssgd-2-seed0"] for name in ("cut", "whole"))
     for key in ("held_out_loss", "held_out_accuracy", "frames", "staleness_mean", "epochs"):
         assert again[key] == once[key]

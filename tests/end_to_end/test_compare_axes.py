@@ -9,13 +9,14 @@ from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
+from roundelay.grids.grid import Contenders, Grid
+from roundelay.grids.results import CellState, cell_records, tunings
+from roundelay.grids.running import run_grid
+from roundelay.grids.summary import summarise
 from roundelay.job import Interrupt
 from roundelay.training import train
 from roundelay_speech.grids import running
-from roundelay_speech.grids.grid import Contenders, Grid, plan
-from roundelay_speech.grids.results import CellState, cell_records, tunings
-from roundelay_speech.grids.running import run_grid
-from roundelay_speech.grids.summary import summarise
+from roundelay_speech.grids.grid import plan
 from support.runs import StopAt
 
 QUICK = ["--learners", "2", "--runtime", "sim", "--seeds", "1", "--no-decode", "schedule.max_epochs=1"]

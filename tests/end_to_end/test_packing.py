@@ -30,8 +30,8 @@ from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay_speech.decode.lm.ngram import restrict
 from roundelay_speech.decode.parallel import Decoders
+from roundelay_speech.ngrams.ngram import restrict
 from roundelay_speech.packed import decoded
 from roundelay_speech.packed.folder import write_packed
 from roundelay_speech.packed.hearing import ENOUGH_FRAMES, PieceFeatures

@@ -8,7 +8,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.decode.lm.arpa_file import read_arpa
-from roundelay_speech.decode.lm.ngram import NEVER
+from roundelay_speech.ngrams.ngram import NEVER
 from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.packed.rewording import with_unigrams
 from support import beeps

@@ -9,10 +9,10 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
+from roundelay.grids.scaled import summarise
+from roundelay.grids.scaling import WantedWays, scale
 from roundelay.job import Interrupt
 from roundelay_speech.grids import running
-from roundelay_speech.grids.scaled import summarise
-from roundelay_speech.grids.scaling import Wanted, scale
 from support.runs import StopAt
 
 TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]
@@ -77,7 +77,7 @@ def test_a_loss_that_is_not_reached_is_said(inside: Path, capsys: pytest.Capture
 
 def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> None:
     """Learners that count as measured ones here, and the same simulated at gradients half as long."""
-    wanted, clocks = Wanted(["ssgd"], (1, 2, 4), rates=(0.02, 0.05), wider=0, seeds=1), []
+    wanted, clocks = WantedWays(["ssgd"], (1, 2, 4), rates=(0.02, 0.05), wider=0, seeds=1), []
     for name, learners, seconds in (("measured", (1, 2, 4), 0.1), ("simulated", (1, 2), 0.05)):
         overrides = ["training.runtime=sim", f"cost.gradient={seconds}", *TINY]
         one = replace(wanted, learners=learners)
@@ -95,7 +95,7 @@ def test_predicted_seconds_are_those_of_the_same_way_simulated(inside: Path) -> 
 @pytest.mark.parametrize("stopped", ["3/", "6/"])
 def test_the_same_call_goes_on(inside: Path, stopped: str) -> None:
     """In the rates of several learners, and while the best are judged."""
-    wanted = Wanted(["ssgd"], (1, 2), rates=(0.02, 0.05), wider=0, seeds=1)
+    wanted = WantedWays(["ssgd"], (1, 2), rates=(0.02, 0.05), wider=0, seeds=1)
     overrides, folder = ["training.runtime=sim", *TINY], Path(f"stopped-{stopped[0]}")
     interrupt = Interrupt()
     (half,) = scale("recipe.yaml", overrides, wanted, folder, StopAt(interrupt, stopped), lambda _: None, interrupt)

@@ -15,12 +15,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.core.records import EVENTS, Evaluation, RunStarted, of_kind, read_events
+from roundelay.grids.grid import Contenders
+from roundelay.grids.scripts import SAID, Script, ScriptConfiguration, ScriptTrials, ScriptWork
 from roundelay.job import Interrupt
 from roundelay.reports.runs import load_run
 from roundelay.run_directory import append
 from roundelay.runtime.attached import learner
-from roundelay_speech.grids.grid import Contenders
-from roundelay_speech.grids.scripts import SAID, Script, ScriptConfiguration, ScriptTrials, ScriptWork
 from support.small_loop import backward, batches, network
 
 ARGUMENTS = ("--strategy", "{strategy}", "--lr={rate}", "--seed", "{seed}")

@@ -10,12 +10,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.chain import ChainGraph, build_chain_graph
 from roundelay_speech.decode.graphs.graph import GraphConfig
-from roundelay_speech.decode.lm.estimate import estimate
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay_speech.decode.search import Float32, decode
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.lexicon.pronounced import CLOSING, OPENING, Said, expected_ngrams, ways_to_say
 from roundelay_speech.mmi.phone_ngram import PhoneNgram
+from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.units import Chain
 from roundelay_speech.units.base import UnitSet
 from support.toy_speech import tying
@@ -151,5 +151,5 @@ def test_what_is_refused() -> None:
     with pytest.raises(UserError, match=r"units\.least is 0"):
         Chain(least=0)
     units, strange = units_of(Chain()), Lexicon({"X": (("X",),)})
-    with pytest.raises(UserError, match="phones that the model does not know"):
+    with pytest.raises(UserError, match="units that the model does not know"):
         build_chain_graph(strange, estimate([["X"]], ["X"], 1), units, GraphConfig())

@@ -8,6 +8,7 @@ import pytest
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
+from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy
@@ -19,7 +20,6 @@ from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, m
 from roundelay_lab.claims.running import Kept, Ways, run_claim
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
 from roundelay_lab.claims.speech import ClaimFolders, Tables, grid_of
-from roundelay_speech.grids.running import run_grid
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("strategy", "learners")

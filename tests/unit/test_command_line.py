@@ -210,7 +210,8 @@ def test_any_words(words: list[str]) -> None:
         (
             ["options"],
             "training.wire=auto  several hosts, codec of rows and gradients on the network where the strategy says "
-            f"none [{', '.join(('auto', *CODECS))}]",
+            "none; auto sends rows that no learner waits for as the link bears, and all else in fp32 "
+            f"[{', '.join(('auto', *CODECS))}]",
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
         (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),

@@ -19,12 +19,12 @@ from roundelay_speech.decode.graphs.ctc import (
 from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
 from roundelay_speech.decode.graphs.hmm import HmmGraph
 from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions
-from roundelay_speech.decode.lm.estimate import estimate
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
 from roundelay_speech.decode.parallel import Search
 from roundelay_speech.decode.prefixes import SpelledWords, most_probable
 from roundelay_speech.decode.search import Float32, decode
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 from roundelay_speech.units import Bpe, Characters, Phones
 from roundelay_speech.units.base import BLANK, WORD_START, UnitSet
 from support.toy_speech import tying

@@ -17,10 +17,9 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.corpus import download as module
 from roundelay_speech.corpus.download import Remote, fetch
-from roundelay_speech.corpus.free import Wanted
+from roundelay_speech.corpus.free import Wanted, extract
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.librispeech import DOWNLOADED_PARTS
-from roundelay_speech.corpus.unpacking import extract
 from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.decode.lm.estimate import FALLBACK, Estimator, discounts, estimate_with
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa
+from roundelay_speech.ngrams.estimate import FALLBACK, Estimator, discounts, estimate_with
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 
 VOCABULARY = ["A", "B", "C", "D"]
 PREDICTED = [*VOCABULARY, END]

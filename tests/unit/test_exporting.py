@@ -14,7 +14,6 @@ from torch import nn
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.graphs.ctc import build_ctc_graph
 from roundelay_speech.decode.graphs.graph import Graph
-from roundelay_speech.decode.lm.estimate import estimate
 from roundelay_speech.decode.search import decode
 from roundelay_speech.exporting.lstm import ScannedLstm
 from roundelay_speech.exporting.sherpa import search_graph, sherpa_ctc
@@ -38,6 +37,7 @@ from roundelay_speech.model_input import ModelInput
 from roundelay_speech.models.conformer import ConformerConfig
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.models.network import AcousticNetwork
+from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.packed.folder import PackedModel, PackedNetwork, PackedSearch
 from roundelay_speech.search.fst import from_arrays
 from roundelay_speech.trained import AcousticModel

@@ -54,6 +54,8 @@ for refused in (
     lambda: roundelay.transcribe("model", "talk.wav"),
     lambda: roundelay.load_model("model"),
     lambda: roundelay.export("exp", "out"),
+    lambda: roundelay.scaling("an4"),
+    lambda: roundelay.scaling(roundelay.__file__, overrides=["{strategy}", "{rate}", "{seed}"]),  # a script needs rates
     lambda: os.environ.update(two_hosts) or roundelay.attach(model, optimizer, strategy="adpsgd"),
 ):
     try:
@@ -95,7 +97,10 @@ def test_nothing_but_speech_needs_speech(tmp_path: Path) -> None:
         f"roundelay.{name} {speech}" for name in ("prepare", "align", "decode", "transcribe", "load_model", "export")
     ]
     hosts = "rank 0: training on several hosts needs the package cryptography: pip install 'roundelay[hosts]'."
-    assert done.stdout.splitlines()[-7:] == [*named, hosts]
+    *said, script, last = done.stdout.splitlines()[-9:]
+    assert said == [*named, f"scaling of a recipe {speech}"]
+    assert script.endswith(": give the learning rates that are to be tried, as --rates 0.01,0.02,0.04.")
+    assert last == hosts
 
 
 @pytest.mark.parametrize(

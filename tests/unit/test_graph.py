@@ -10,9 +10,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import GraphConfig, load_graph, save_graph
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.lm.estimate import estimate
 from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import monophones
+from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.search.fst import (
     ARC,
     Arcs,

@@ -7,8 +7,10 @@ import yaml
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay_speech.grids.axes import GridAxis, is_override, read_axes
-from roundelay_speech.grids.grid import Contenders, Grid, plan
+from roundelay.grids.axes import GridAxis, is_override, read_axes
+from roundelay.grids.grid import Contenders, Grid
+from roundelay_speech.grids.cells import recipe_of
+from roundelay_speech.grids.grid import plan
 
 RECIPE = {
     "name": "toy",
@@ -34,7 +36,7 @@ def begin(grid: Grid) -> None:
     """Directories as trainings that began leave them."""
     for cell in grid.cells:
         cell.exp.mkdir(parents=True, exist_ok=True)
-        (cell.exp / "recipe.yaml").write_text(yaml.safe_dump(plain(cell.recipe())))
+        (cell.exp / "recipe.yaml").write_text(yaml.safe_dump(plain(recipe_of(cell))))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,7 @@ def test_every_value_of_every_axis_is_trained_by_whom_it_concerns(recipe: str) -
     once = [("sgd", None), ("ssgd", None), ("bmuf", 5), ("bmuf", 20), ("easgd", 64)]
     assert sorted(found, key=str) == sorted(((name, m, p) for name, p in once for m in (256, 512)), key=str)
     for cell in grid.cells:
-        made, values = cell.recipe(), dict(cell.configuration.axes)
+        made, values = recipe_of(cell), dict(cell.configuration.axes)
         assert made.training.minibatch == values["training.minibatch"]
         assert dict(made.training.options).get("period") == values["strategy.period"]
     assert "bmuf-period-5-2-training.minibatch-512-seed0" in names(grid)
@@ -106,9 +108,8 @@ def test_another_recipe_under_the_same_name_is_not_taken_for_it(recipe: str) -> 
     begin(plan(recipe, [], Contenders(["ssgd"], [2], 1), Path("grid")))
     other = plan(recipe, ["optimizer.momentum=0.5"], Contenders(["ssgd"], [2], 1), Path("grid"))
     assert names(other) == ["sgd-1-seed0", "ssgd-2-seed0"]
-    assert (
-        other.cells[1].recipe().optimizer != plan(recipe, [], Contenders(["ssgd"], [2], 1)).cells[1].recipe().optimizer
-    )
+    usual = plan(recipe, [], Contenders(["ssgd"], [2], 1))
+    assert recipe_of(other.cells[1]).optimizer != recipe_of(usual.cells[1]).optimizer
 
 
 def test_values_whose_names_are_the_same_are_refused(recipe: str) -> None:
@@ -143,14 +144,14 @@ def test_who_is_not_tuned_is_judged_by_the_same_seeds(recipe: str) -> None:
 def test_all_gradients_of_a_grid_are_priced_alike(recipe: str) -> None:
     """Else four times the minibatch would take as long."""
     grid = plan(recipe, ["training.runtime=sim", "training.minibatch=256,1024"], Contenders(["ssgd"], [2], 1))
-    assert {cell.recipe().cost.frames_per_gradient for cell in grid.cells} == {256}
+    assert {recipe_of(cell).cost.frames_per_gradient for cell in grid.cells} == {256}
 
 
 def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
     """It takes the place of the recipe's total; the baseline has the same for its one learner."""
     grid = plan(recipe, ["training.minibatch_per_learner=64,128"], Contenders(["ssgd"], [4], 1))
     found = [
-        (cell.configuration.learners, cell.recipe().training.size.a_round(cell.configuration.learners))
+        (cell.configuration.learners, recipe_of(cell).training.size.a_round(cell.configuration.learners))
         for cell in grid.cells
     ]
     assert found == [(1, 64), (1, 128), (4, 256), (4, 512)]
@@ -159,7 +160,7 @@ def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
 
 def test_a_value_given_twice_is_one_value(recipe: str) -> None:
     grid = plan(recipe, ["training.minibatch=512,512"], Contenders(["ssgd"], [2], 1))
-    assert [cell.recipe().training.minibatch for cell in grid.cells] == [512, 512]
+    assert [recipe_of(cell).training.minibatch for cell in grid.cells] == [512, 512]
     assert names(grid) == names(plan(recipe, ["training.minibatch=512"], Contenders(["ssgd"], [2], 1)))
 
 

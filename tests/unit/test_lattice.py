@@ -21,10 +21,10 @@ from roundelay_speech.decode.lattice import (
     word_lattice,
     write_lattices,
 )
-from roundelay_speech.decode.lm.estimate import estimate
 from roundelay_speech.decode.parallel import Search, decoder_here
 from roundelay_speech.decode.search import Float32, decode
 from roundelay_speech.hmm.topology import SILENCE
+from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.search.beam import crowded
 from roundelay_speech.search.fst import to_arrays
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying

@@ -136,7 +136,7 @@ def test_faults_are_listed_together(tmp_path: Path) -> None:
     file.write_text("\n".join([lines[0], lines[0], "19-1019-0001", "20-1019-0002 YES", *lines[2:]]))
     with pytest.raises(UserError, match="3 faults in the transcripts") as error:
         read_part(root, "train-clean-5", "error", Silent())
-    for number, what in ((2, "a second time"), (3, "has no words"), (4, "not an utterance of 19-1019")):
+    for number, what in ((2, "already on line 1"), (3, "has nothing beside it"), (4, "not an utterance of 19-1019")):
         assert f"{file}:{number}: " in str(error.value)
         assert what in str(error.value)
 

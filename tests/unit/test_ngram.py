@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.lm.arpa_file import LONGEST_LINE, read_arpa, to_text, write_arpa
-from roundelay_speech.decode.lm.estimate import estimate
-from roundelay_speech.decode.lm.ngram import BEGIN, END, restrict
+from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.ngram import BEGIN, END, restrict
 
 VOCABULARY = ["A", "B", "C", "D"]
 sentences = st.lists(st.lists(st.sampled_from([*VOCABULARY, "OTHER"]), max_size=6), min_size=1, max_size=8)

@@ -4,12 +4,14 @@ import os
 import shlex
 import stat
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from roundelay.cli import _parse
-from roundelay_speech.grids.axes import check_axes, is_override, read_axes
+from roundelay.grids.axes import check_axes, is_override, read_axes
+from roundelay_speech.recipes.known import check_recipe
 from roundelay_speech.recipes.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parents[2] / "recipes"
@@ -53,7 +55,8 @@ def check_order(commands: list[list[str]]) -> None:
             assert recipe.corpus in there
             assert words[0] == "align" or recipe.unaligned or recipe.alignment in there
             if words[0] == "compare":
-                check_axes(options.recipe, axes, [text for text in options.strategies if text not in given])
+                strategies = [text for text in options.strategies if text not in given]
+                check_axes(axes, strategies, partial(check_recipe, options.recipe))
             there.add(recipe.aligned if words[0] == "align" else options.exp)
         elif words[0] == "adapt":
             recipe = load_recipe(options.recipe, options.overrides)

@@ -9,19 +9,20 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_text
 from roundelay.core.records import Exchanges, RunStarted, Segment, to_line
+from roundelay.grids.cells import Cell
+from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.results import CellOutcome, CellState, tuned
+from roundelay.grids.scaling import OneClock, TrainedWay, measured_cluster
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import make_strategy
-from roundelay_speech.grids.cells import Cell, RecipeConfiguration
-from roundelay_speech.grids.grid import Contenders, Tuning
-from roundelay_speech.grids.results import CellState, Outcome, tuned
-from roundelay_speech.grids.scaling import OneClock, Way, measured_cluster
+from roundelay_speech.grids.cells import RecipeConfiguration
 from roundelay_speech.grids.trials import RecipeTrials
 from roundelay_speech.recipes.recipe import load_recipe
 
 STEPS = 100
 
 
-def way(folder: Path, text: str, learners: int, frames: int, gradient: float, slow: tuple[str, ...] = ()) -> Way:
+def way(folder: Path, text: str, learners: int, frames: int, gradient: float, slow: tuple[str, ...] = ()) -> TrainedWay:
     """A way with one run, whose every learner made a hundred steps of these frames and seconds, and talked each time:
     0.01 s an exchange, 0.03 s a mean."""
     strategy, exp = make_strategy(text), folder / f"{text.replace(':', '-')}-{learners}-{len(slow)}"
@@ -66,10 +67,10 @@ def way(folder: Path, text: str, learners: int, frames: int, gradient: float, sl
     (exp / "recipe.yaml").write_text(yaml.safe_dump({"training": training}))
     what = RecipeConfiguration(strategy, learners, slow, (), exp.name, load_recipe("an4"))
     tuning = Tuning(what, (), ())
-    return Way(tuned(tuning, []), (Outcome(Cell(exp, what, 1), CellState.FINISHED, trained=True),))
+    return TrainedWay(tuned(tuning, []), (CellOutcome(Cell(exp, what, 1), CellState.FINISHED, trained=True),))
 
 
-def clock(folder: Path, *ways: Way) -> OneClock:
+def clock(folder: Path, *ways: TrainedWay) -> OneClock:
     return OneClock(RecipeTrials.of("an4", [], Contenders(["ssgd"], (2,), 1), (0.1, 0.2), folder), ways)
 
 

@@ -92,7 +92,7 @@ def test_no_file_and_no_text(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"hyp\.ctm: no such file"):
         read_ctm(tmp_path / "hyp.ctm")
     (tmp_path / "hyp.ctm").write_bytes(b"f 1 0 1 \xff\n")
-    with pytest.raises(UserError, match=r"hyp\.ctm: not UTF-8 text .byte 8"):
+    with pytest.raises(UserError, match=r"hyp\.ctm:1: not UTF-8 text .byte 0xff"):
         read_ctm(tmp_path / "hyp.ctm")
 
 

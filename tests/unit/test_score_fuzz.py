@@ -145,5 +145,5 @@ def test_valid_files_are_read(kind: str, tmp_path: Path) -> None:
     assert READERS[kind](path)
     with pytest.raises(UserError, match="no such file"):
         READERS[kind](tmp_path / "missing")
-    with pytest.raises(UserError, match="a folder, not a file"):
+    with pytest.raises(UserError, match="not a file but a folder"):
         READERS[kind](tmp_path)

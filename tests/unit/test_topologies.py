@@ -14,9 +14,6 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.decode.graphs.graph import GraphConfig
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.lm.estimate import estimate
-from roundelay_speech.decode.lm.ngram import BEGIN
-from roundelay_speech.decode.lm.ngram import END as SENTENCE_END
 from roundelay_speech.decode.search import Float32, decode
 from roundelay_speech.hmm.align import UNLIMITED, align, utterance_graph
 from roundelay_speech.hmm.alignment import Alignment
@@ -29,6 +26,9 @@ from roundelay_speech.hmm.realign import (
 from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying, transitions
 from roundelay_speech.hmm.tree import OWN, DecisionTree, Leaf, Split, accumulate, grow, sharing, untied, windows
 from roundelay_speech.lexicon.lexicon import Lexicon, are_by_position, base_phone
+from roundelay_speech.ngrams.estimate import estimate
+from roundelay_speech.ngrams.ngram import BEGIN
+from roundelay_speech.ngrams.ngram import END as SENTENCE_END
 from roundelay_speech.search.beam import search
 from support.toy_corpus import toy_corpus
 from support.toy_speech import LEXICON, sentences

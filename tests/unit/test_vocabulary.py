@@ -15,9 +15,9 @@ from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, load_g
 from roundelay_speech.decode.graphs.hmm import TiedStates
 from roundelay_speech.decode.graphs.making import GraphJob, LanguageOptions, find_or_make
 from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay_speech.decode.lm.estimate import Estimator, estimate
 from roundelay_speech.decode.lm.vocabulary import joined, most_frequent, pronounced, read_dictionary, read_sentences
 from roundelay_speech.lexicon.lexicon import Lexicon, read_lexicon
+from roundelay_speech.ngrams.estimate import Estimator, estimate
 from roundelay_speech.recipes.recipe import Decoding
 from roundelay_speech.recognition.graph import language_options
 from support.toy_speech import LEXICON, sentences, tying

@@ -68,7 +68,7 @@ def _of_probe(wanted: Wanted, probe: str, say: Say) -> Advice:
     except ValueError:
         learners = machines.learners * machines.count
         overrides = [f"training.learners={learners}", "training.strategy=ssgd", "training.options={}"]
-        of_recipes = load("roundelay_speech.advice.probe", "speech", "advise --probe RECIPE")
+        of_recipes = load("roundelay_speech.advice", "speech", "advise --probe RECIPE")
         cluster, task = of_recipes.probed(probe, overrides, machines)
         return advise(cluster, task_of(wanted, task))
     task = task_of(wanted, AdviceTask(parameters))

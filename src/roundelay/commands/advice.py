@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, positive, share
+from roundelay.commands.arguments import count, picked, positive, share
 from roundelay.commands.base import Command
 from roundelay.core.files import json_text
 from roundelay.core.folders import check_there
@@ -62,20 +62,11 @@ def _advise(options: argparse.Namespace) -> None:
     from roundelay.advice.wanted import Wanted
 
     wanted = Wanted(
-        cluster=options.cluster,
-        parameters=options.parameters,
-        examples=options.examples,
-        frames=options.frames,
-        momentum=options.momentum,
         rate=options.learning_rate,
-        probe=options.probe,
         run=options.records_of,
-        target_loss=options.target_loss,
-        machines=options.machines,
-        learners=options.learners,
-        link=options.link,
         hosts=tuple(options.hosts),
-        listen=options.listen,
+        **picked(options, "cluster", "parameters", "examples", "frames", "momentum", "probe", "target_loss"),
+        **picked(options, "machines", "learners", "link", "listen"),
     )
     wanted.check()
     from roundelay.advice.sources import advise_on

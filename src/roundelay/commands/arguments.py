@@ -7,6 +7,7 @@ these, so that none takes 0, -1 or nan where it means nothing.
 import argparse
 import math
 import re
+from typing import Any
 
 from roundelay.core.errors import UserError
 
@@ -23,6 +24,11 @@ def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
         help="the same as KEY=VALUE without --set",
     )
     sub.add_argument("overrides", nargs="*", default=[], help=f"section.key=value, for example {example}")
+
+
+def picked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
+    """Return the values of these options, by name."""
+    return {name: getattr(options, name) for name in names}
 
 
 def count(text: str) -> int:

@@ -3,7 +3,17 @@
 import argparse
 from pathlib import Path
 
-from roundelay.commands.arguments import count, counts, non_negative, parse_learners, positive, share, straggler, whole
+from roundelay.commands.arguments import (
+    count,
+    counts,
+    non_negative,
+    parse_learners,
+    picked,
+    positive,
+    share,
+    straggler,
+    whole,
+)
 from roundelay.commands.base import DEFAULT_LEARNERS, Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
@@ -50,23 +60,11 @@ def _simulate(options: argparse.Namespace) -> None:
     learners = usual if options.learners is None else options.learners
     scenario = Scenario(
         learners=learners,
-        rounds=options.rounds,
-        frames=options.frames,
-        epochs=options.epochs,
-        learning_rate=options.learning_rate,
-        seed=options.seed,
         stragglers=tuple(parse_straggler(text) for text in options.straggler),
         cost=CostModel(
-            gradient=options.gradient,
-            exchange=options.exchange,
-            allreduce=options.allreduce,
-            inside=options.inside,
-            jitter=options.jitter,
-            cluster=cluster,
-            together=options.together,
+            cluster=cluster, **picked(options, "gradient", "exchange", "allreduce", "inside", "jitter", "together")
         ),
-        timing_only=options.timing_only,
-        model_bytes=options.model_bytes,
+        **picked(options, "rounds", "frames", "epochs", "learning_rate", "seed", "timing_only", "model_bytes"),
     )
     found = simulate(scenario, options.strategy, options.exp)
     columns = ["strategy", "virtual s", "speedup", "minibatches", "staleness", "largest"]

@@ -13,6 +13,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay simulate --learners 16 --straggler 3:4x",
         "roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only",
     ),
+    "scaling": (
+        "roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3",
+        "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
+        "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
+        "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
+    ),
     "advise": (
         "roundelay advise cluster.yaml --parameters 12.5e6",
         "roundelay advise cluster.yaml --learning-rate 0.04 --format json",

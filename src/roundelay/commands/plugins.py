@@ -31,7 +31,6 @@ OF_SPEECH = (
     "pack",
     "prepare",
     "realign",
-    "scaling",
     "score",
     "serve",
     "train",

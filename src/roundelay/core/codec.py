@@ -102,22 +102,26 @@ class Codec(ABC):
         return self.bytes_of(elements) // self.form.itemsize
 
 
-@dataclass(frozen=True)
-class Fp32(Codec):
-    """The identity: 4 bytes an element, as it lies in memory."""
-
-    name: ClassVar[str] = "fp32"
-    exact: ClassVar[bool] = True
-    form: ClassVar[torch.dtype] = torch.float32
+class Cast(Codec):
+    """Elements one by one in another type of number."""
 
     def bytes_of(self, elements: int) -> int:
-        return 4 * elements
+        return self.form.itemsize * elements
 
     def encode(self, x: Tensor, coded: Tensor) -> None:
         coded.copy_(x)
 
     def decode(self, coded: Tensor, x: Tensor) -> None:
         x.copy_(coded)
+
+
+@dataclass(frozen=True)
+class Fp32(Cast):
+    """The identity: 4 bytes an element, as it lies in memory."""
+
+    name: ClassVar[str] = "fp32"
+    exact: ClassVar[bool] = True
+    form: ClassVar[torch.dtype] = torch.float32
 
 
 FP32: Codec = Fp32()

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import difflib
+import json
 import math
 import types
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +15,8 @@ from roundelay.core.parsing import parse_yaml
 from roundelay.core.strategy_text import did_you_mean
 
 C = TypeVar("C")
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Options that differ: `{"training.learners": 2}`, or `["training.learners=2"]` as on the command line."""
 CHOICES = "one of"
 """Key of a field's metadata: the words it may be, where they are those of a registry."""
 
@@ -97,6 +100,15 @@ def plain(value: object) -> Any:
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def texts(overrides: Overrides) -> list[str]:
+    """Return overrides as the command line writes them."""
+    if isinstance(overrides, str):
+        raise TypeError(f"overrides are a mapping or a list, not the text {overrides!r}: write [{overrides!r}].")
+    if not isinstance(overrides, Mapping):
+        return [*overrides]
+    return [f"{key}={json.dumps(plain(value))}" for key, value in overrides.items()]
 
 
 def in_order(cls: type[Any]) -> list[dataclasses.Field[Any]]:

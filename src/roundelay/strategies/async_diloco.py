@@ -28,19 +28,18 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from roundelay.algorithms.delayed_nesterov import OuterReport, local_steps
-from roundelay.algorithms.outer_momentum import settle_outer
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits, at_least, positive, share
-from roundelay.strategies.periodic import PlainSetting, Setting
+from roundelay.strategies.base import Traits, at_least, positive
+from roundelay.strategies.periodic import OuterMomentum
 
 PULLED = "pulled"
 BESIDE = ("momentum", "gathered")
 
 
 @dataclass(frozen=True)
-class AsyncDiLoCo(Strategy):
+class AsyncDiLoCo(OuterMomentum):
     """Outer steps of each learner with the centre, by delayed Nesterov momentum."""
 
     period: int = 50
@@ -68,12 +67,9 @@ class AsyncDiLoCo(Strategy):
     )
 
     def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
+        super().__post_init__()
         if self.local_momentum not in ("reset", "keep"):
             raise UserError(f"{self.name}.local_momentum is {self.local_momentum!r}: choose reset or keep.")
-        share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
         if self.reports is not None:
             at_least(self.name, "reports", self.reports)
         if not 0 <= self.decay < math.inf:
@@ -90,19 +86,8 @@ class AsyncDiLoCo(Strategy):
         late += "" if self.keep is None else f" keep {self.keep:g}"
         return f"{self.name} period {self.period}" + " by speed" * self.by_speed + late
 
-    def shortfall(self, me: Setting) -> float:
-        """Return distance that the mean of all models moves in a round, as in `diloco`."""
-        resets = self.local_momentum == "reset" and me.learners > 1
-        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
-
-    def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step."""
-        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
-
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum) * learners / (self.reports or learners)
+        return super().distance(learners, minibatches_a_round) * learners / (self.reports or learners)
 
     async def learn(self, me: Me) -> None:
         pulled = me.memory[PULLED]

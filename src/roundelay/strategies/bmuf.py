@@ -21,8 +21,8 @@ from torch import Tensor
 
 from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.base import Traits
+from roundelay.strategies.periodic import LocalMomentum, OuterStep, PlainSetting, Setting
 from roundelay.strategies.quorate import Quorate
 
 TRAITS = Traits(
@@ -31,7 +31,7 @@ TRAITS = Traits(
 
 
 @dataclass(frozen=True)
-class Bmuf(Quorate):
+class Bmuf(OuterStep, Quorate):
     """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
 
     period: int = 20
@@ -44,25 +44,12 @@ class Bmuf(Quorate):
     block_memory: ClassVar[tuple[str, ...]] = ("block_anchor", "block_delta", "block_broadcast")
     traits: ClassVar[Traits] = TRAITS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum is not None:
-            share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
-
     @property
     def label(self) -> str:
         return super().label + " nesterov" * self.nesterov
 
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Block momentum and block rate."""
         return settle_block(self.momentum, self.rate, self.shortfall(me))
-
-    def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         anchor, broadcast = me.memory["block_anchor"], me.memory["block_broadcast"]
@@ -82,7 +69,7 @@ class Bmuf(Quorate):
 
 
 @dataclass(frozen=True)
-class BmufFairseq(Quorate):
+class BmufFairseq(OuterStep, Quorate):
     """Nesterov block momentum without an anchor of its own."""
 
     period: int = 20
@@ -94,21 +81,12 @@ class BmufFairseq(Quorate):
     block_memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")
     traits: ClassVar[Traits] = TRAITS
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum is not None:
-            share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
-
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Block momentum and block rate."""
         return settle_block(self.momentum, self.rate, self.shortfall(me), single=True)
 
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * (1 + momentum) * rate / (1 - momentum)
+        momentum, _ = self.settled(PlainSetting(learners, minibatches_a_round))
+        return (1 + momentum) * super().distance(learners, minibatches_a_round)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:

@@ -40,15 +40,15 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
-from roundelay.algorithms.outer_momentum import outer_nesterov_, settle_outer
+from roundelay.algorithms.outer_momentum import outer_nesterov_
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
 from roundelay.core.effects import Begin, Draw, Effect, Grad, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import HostOption, Traits, at_least, positive, share
-from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.base import HostOption, Traits, at_least
+from roundelay.strategies.periodic import LocalMomentum, OuterMomentum, PlainSetting
 from roundelay.strategies.quorate import Quorate
 
 ANCHOR, MOMENTUM, CHANGE, LEFT = "outer_anchor", "outer_momentum", "outer_change", "outer_left"
@@ -67,7 +67,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class DiLoCo(Quorate):
+class DiLoCo(OuterMomentum, Quorate):
     """An outer Nesterov step on the mean of all models."""
 
     period: int = 50
@@ -91,9 +91,6 @@ class DiLoCo(Quorate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
         codec_named(self.codec, f"{self.name}.codec")
         at_least(self.name, "fragments", self.fragments)
         at_least(self.name, "delay", self.delay, 0)
@@ -152,15 +149,10 @@ class DiLoCo(Quorate):
         """The codec of what is sent."""
         return codec_named(self.codec, memory=LEFT)
 
-    def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step."""
-        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
-
     def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
+        momentum, rate = self.settled(PlainSetting(learners, minibatches_a_round))
         outer, seen = rate / (1 - momentum), 1 - (1 - self.mix) * self.delay / self.period
-        return self.shortfall(plain) * outer * seen / (1 - self.mix + self.mix * outer)
+        return super().distance(learners, minibatches_a_round) * seen / (1 - self.mix + self.mix * outer)
 
     def learn(self, me: Me) -> Coroutine[Effect[Any], Any, None]:
         return super().learn(me) if self.gathers else self._stream(me)

@@ -22,16 +22,15 @@ period.
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from roundelay.algorithms.outer_momentum import settle_outer
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import HostOption, Traits, positive, share
+from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.dpsgd import Gossip, Topology
-from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.periodic import Blocks, LocalMomentum, OuterMomentum
 
 
 @dataclass(frozen=True)
-class GasLoC(Gossip, Blocks):
+class GasLoC(OuterMomentum, Gossip, Blocks):
     """Gossip of models after many local steps, with a momentum of each learner's."""
 
     period: int = 50
@@ -56,9 +55,6 @@ class GasLoC(Gossip, Blocks):
     def __post_init__(self) -> None:
         super().__post_init__()
         Blocks.__post_init__(self)
-        share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
         if not 0 < self.mixing <= 1:
             raise UserError(f"{self.name}.mixing is {self.mixing}: choose a number above 0 and up to 1.")
         if self.accelerated not in ("proposed", "mixed"):
@@ -71,15 +67,6 @@ class GasLoC(Gossip, Blocks):
     @property
     def host_options(self) -> frozenset[HostOption]:
         return frozenset()  # mixes of neighbours go as they are
-
-    def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step, as in diloco."""
-        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
-
-    def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:
@@ -98,10 +85,5 @@ class GasLoC(Gossip, Blocks):
         anchor.add_(newest.sub(before), alpha=momentum)
         before.copy_(newest)
         me.replace(anchor)
-        if me.learners == 1 or self.local_momentum == "keep":
-            return
-        if self.local_momentum == "reset":
-            me.reset_momentum()
-            return
-        for vector in me.momentum.values():
-            vector.copy_(await replace(mix, vector=vector))
+        if me.learners > 1:
+            await self.settle_momentum(me, lambda vector: replace(mix, vector=vector))

@@ -21,21 +21,21 @@ Sent: one model (4 P bytes) a learner and partner every `period` steps. Waits: e
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 from torch import Tensor
 
-from roundelay.algorithms.outer_momentum import outer_heavy_ball_, outer_nesterov_, settle_outer
+from roundelay.algorithms.outer_momentum import outer_heavy_ball_, outer_nesterov_
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
-from roundelay.strategies.base import HostOption, Traits, at_least, positive, share
-from roundelay.strategies.periodic import Blocks, LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.base import HostOption, Traits, at_least
+from roundelay.strategies.periodic import Blocks, LocalMomentum, OuterMomentum
 
 
 @dataclass(frozen=True)
-class GossipDiLoCo(Blocks):
+class GossipDiLoCo(OuterMomentum, Blocks):
     """An outer Nesterov step of each learner on the mean of a few models."""
 
     period: int = 50
@@ -58,9 +58,6 @@ class GossipDiLoCo(Blocks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
         if self.partners is not None:
             at_least(self.name, "partners", self.partners)
 
@@ -74,15 +71,6 @@ class GossipDiLoCo(Blocks):
     def host_options(self) -> frozenset[HostOption]:
         return frozenset()  # groups mix as neighbours do
 
-    def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step."""
-        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
-
-    def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum)
-
     def start(self, me: Me) -> None:
         if me.steps == 0:
             me.memory["outer_anchor"].copy_(me.x)
@@ -94,13 +82,8 @@ class GossipDiLoCo(Blocks):
         outer_step_ = outer_nesterov_ if self.nesterov else outer_heavy_ball_
         outer_step_(anchor, outer, await _mean(me, group, me.x), rate, momentum)
         me.replace(anchor)
-        if len(group) == 1 or self.local_momentum == "keep":
-            return
-        if self.local_momentum == "reset":
-            me.reset_momentum()
-            return
-        for vector in me.momentum.values():
-            vector.copy_(await _mean(me, group, vector))
+        if len(group) > 1:
+            await self.settle_momentum(me, partial(_mean, me, group))
 
     def group(self, me: Me) -> Sequence[int]:
         """Return the learners that average at the end of this period, by rank."""

@@ -13,15 +13,17 @@ With one learner nothing moves at a block's end, and momentum is kept.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from torch import Tensor
 
-from roundelay.core.effects import Draw, Grad, Mean
+from roundelay.algorithms.outer_momentum import settle_outer
+from roundelay.core.effects import Draw, Effect, Grad, Mean
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, at_least
+from roundelay.strategies.base import Strategy, at_least, positive, share
 
 LocalMomentum = Literal["reset", "keep", "average"]
 
@@ -50,15 +52,73 @@ class PlainSetting:
         return 1.0
 
 
+class LocalSteps(Strategy):
+    """Learners train alone for `period` steps, then do something together."""
+
+    period: int
+    local_momentum: LocalMomentum
+
+    def __post_init__(self) -> None:
+        at_least(self.name, "period", self.period)
+
+    def shortfall(self, me: Setting) -> float:
+        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
+        one learner moves in the steps that the round stands for.
+
+        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
+        they share one minibatch; less where local momentum starts from zero in every block.
+        """
+        resets = self.local_momentum == "reset" and me.learners > 1
+        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
+
+    async def settle_momentum(self, me: Me, mean: Callable[[Tensor], Effect[Tensor]]) -> None:
+        """Do with the local optimizer's momentum what `local_momentum` says; `mean` is that of a vector, and the model
+        is not this learner's alone."""
+        if self.local_momentum == "reset":
+            me.reset_momentum()
+        elif self.local_momentum == "average":
+            for vector in me.momentum.values():
+                vector.copy_(await mean(vector))
+
+
+class OuterStep(LocalSteps):
+    """Learners move a model by an outer step, with a momentum and a rate, after they have trained alone."""
+
+    momentum: float | None
+    rate: float | None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.momentum is not None:
+            share(self.name, "momentum", self.momentum)
+        if self.rate is not None:
+            positive(self.name, "rate", self.rate)
+
+    @abstractmethod
+    def settled(self, me: Setting) -> tuple[float, float]:
+        """Return momentum and rate of the outer step."""
+
+    def distance(self, learners: int, minibatches_a_round: int) -> float:
+        plain = PlainSetting(learners, minibatches_a_round)
+        momentum, rate = self.settled(plain)
+        return self.shortfall(plain) * rate / (1 - momentum)
+
+
+class OuterMomentum(OuterStep):
+    """Outer steps with a given momentum, whose rate follows from it as in `diloco`."""
+
+    momentum: float
+
+    def settled(self, me: Setting) -> tuple[float, float]:
+        return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
+
+
 @dataclass(frozen=True)
-class Blocks(Strategy):
+class Blocks(LocalSteps):
     """The loop: train alone for `period` steps, then do something together, which a strategy adds."""
 
     period: int = 5
     local_momentum: LocalMomentum = "keep"
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
 
     @property
     def label(self) -> str:
@@ -85,16 +145,6 @@ class Blocks(Strategy):
     @abstractmethod
     async def _end_block(self, me: Me, frames: float) -> None:
         """Leave in the row where to go on, after a block, in which this learner has trained so many frames."""
-
-    def shortfall(self, me: Setting) -> float:
-        """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
-        one learner moves in the steps that the round stands for.
-
-        1/L where every learner has a minibatch of its own (L of them are one step of each; Li et al. 2017), 1 where
-        they share one minibatch; less where local momentum starts from zero in every block.
-        """
-        resets = self.local_momentum == "reset" and me.learners > 1
-        return (me.share_after_reset(self.period) if resets else 1.0) / me.minibatches_a_round
 
     def start(self, me: Me) -> None:
         """Start before the first block of a segment."""

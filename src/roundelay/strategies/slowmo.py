@@ -16,13 +16,13 @@ from torch import Tensor
 from roundelay.algorithms.block_momentum import settle_block
 from roundelay.algorithms.outer_momentum import slow_momentum_
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, positive, share
-from roundelay.strategies.periodic import LocalMomentum, PlainSetting, Setting
+from roundelay.strategies.base import Traits
+from roundelay.strategies.periodic import LocalMomentum, OuterStep, Setting
 from roundelay.strategies.quorate import Quorate
 
 
 @dataclass(frozen=True)
-class SlowMo(Quorate):
+class SlowMo(OuterStep, Quorate):
     """Slow momentum over local SGD."""
 
     period: int = 12
@@ -40,21 +40,8 @@ class SlowMo(Quorate):
         mixes=False,
     )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum is not None:
-            share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
-
     def settled(self, me: Setting) -> tuple[float, float]:
-        """Return momentum and rate of the outer step."""
         return settle_block(self.momentum, self.rate, self.shortfall(me))
-
-    def distance(self, learners: int, minibatches_a_round: int) -> float:
-        plain = PlainSetting(learners, minibatches_a_round)
-        momentum, rate = self.settled(plain)
-        return self.shortfall(plain) * rate / (1 - momentum)
 
     def start(self, me: Me) -> None:
         if me.steps == 0:

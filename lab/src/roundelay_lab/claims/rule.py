@@ -30,7 +30,7 @@ MORE_SEEDS = (4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64)
 
 
 class Verdict(Enum):
-    """Outcome of a claim."""
+    """CellOutcome of a claim."""
 
     SHOWN = "shown"
     REFUTED = "refuted"

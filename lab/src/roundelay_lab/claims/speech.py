@@ -10,15 +10,16 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
+from roundelay.grids.grid import Contenders, Grid
+from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, cell_records, tunings
+from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
 from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
 from roundelay_speech.corpus.named import prepare_named
 from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.base import Request
-from roundelay_speech.grids.grid import Contenders, Grid, plan
-from roundelay_speech.grids.results import CellRecord, CellState, Outcome, Tuned, cell_records, tunings
-from roundelay_speech.grids.running import run_grid
+from roundelay_speech.grids.grid import plan
 from roundelay_speech.hmm.flat_start import train_alignments
 from roundelay_speech.prepared import CORPUS, load_corpus
 from roundelay_speech.recipes.recipe import load_recipe
@@ -66,7 +67,7 @@ class Tables:
         self.tuning: dict[str, Row] = {}
         self.seconds: dict[Path, float] = {}
 
-    def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[Outcome]) -> None:
+    def add(self, part: Part, strategy: str, grid: Grid, outcomes: list[CellOutcome]) -> None:
         """Add the rows of a grid.
 
         Raises:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, non_negative, positive, whole
+from roundelay.commands.arguments import count, non_negative, picked, positive, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
@@ -91,20 +91,11 @@ def _storm(options: argparse.Namespace) -> None:
     words = [] if options.recipe is None else [options.recipe, *options.overrides]
     chosen = StormOptions(
         recipe="" if options.script else options.recipe,
-        out=options.out,
         overrides=() if options.script else tuple(options.overrides),
         script=(str(Path(options.script).resolve()), *words) if options.script else (),
-        strategy=options.strategy,
-        hosts=options.hosts,
-        learners=options.learners,
-        every=options.every,
-        lasting=options.lasting,
         kinds=checked_kinds(options.faults),
-        seed=options.seed,
-        most=options.most,
-        pace=options.pace,
-        link=options.link,
         peers=bool(os.environ.get(PEERS)),
+        **picked(options, "out", "strategy", "hosts", "learners", "every", "lasting", "seed", "most", "pace", "link"),
     )
     found = run_storm(chosen, Bar())
     if options.decode:

@@ -11,24 +11,7 @@ Unit = Literal["speaker", "utterance"]
 
 @dataclass(frozen=True)
 class AdaptConfig:
-    """Speaker adaptation; the defaults suit an hour of speech, and give the widths of published systems.
-
-    Attributes:
-        dimension: features a frame of fMLLR, and of the mixtures behind it.
-        context: frames on each side that these are projected from.
-        sat_rounds: how often transforms and mixtures are estimated in turn (speaker adaptive training).
-        em_rounds: rounds of EM for each transform.
-        per: one transform for all utterances of a speaker, or one for each utterance, where speakers are not known.
-        min_frames: of speech; of less than this the transform is the identity.
-        silence_weight: of a frame of silence, where one of speech has 1.
-        passes: how often held-out speech is decoded again with transforms that the words before gave.
-        ivector_dimension: width of a speaker's vector; 0: no vectors.
-        ivector_gaussians: components of the mixture that describes all speech.
-        ivector_rounds: rounds of EM over training utterances.
-        ivector_utterances: training utterances that these are drawn from, at most.
-        ivector_train: what a training vector describes: an utterance, so that networks see many, or a speaker.
-        workers: processes, 0 for as many as there are cores; changes no result.
-    """
+    """Speaker adaptation; the defaults suit an hour of speech, and give the widths of published systems."""
 
     dimension: int = 40
     context: int = 4

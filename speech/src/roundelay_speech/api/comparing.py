@@ -5,21 +5,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from roundelay.core.configure import Overrides, texts
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.progress import Progress
+from roundelay.grids.grid import Contenders
+from roundelay.grids.results import CellOutcome
+from roundelay.grids.running import run_grid
+from roundelay.grids.summary import TABLE_WIDTH, Compared, summarise
 from roundelay.job import Interrupt
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar, console
-from roundelay_speech.api.recipes import Overrides, texts
 from roundelay_speech.grids.folds import Folds, Pooled, plan_folds, run_folds
-from roundelay_speech.grids.grid import Contenders, Grid, plan
-from roundelay_speech.grids.results import Outcome
-from roundelay_speech.grids.running import check_data, run_grid
-from roundelay_speech.grids.summary import Compared, summarise
-
-TABLE_WIDTH = 200
-"""Characters of a table's line where no terminal says how many it has."""
+from roundelay_speech.grids.grid import RecipeGrid, plan
+from roundelay_speech.grids.running import check_data
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def compare(
 
 
 def run_plan(
-    grid: Grid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
+    grid: RecipeGrid, judging: Judging, progress: Progress, announce: Callable[[str], None], width: int = TABLE_WIDTH
 ) -> tuple[Compared, Interrupt]:
     """Train what is left of a grid, and compare."""
     check_data(grid)
@@ -101,7 +100,7 @@ def evaluate_folds(
 
 def run_planned_folds(
     planned: Folds, progress: Progress, announce: Callable[[str], None]
-) -> tuple[list[Outcome], Pooled | None, Interrupt]:
+) -> tuple[list[CellOutcome], Pooled | None, Interrupt]:
     """Train what is left of the folds, and pool their errors where all are finished."""
     need("speech", "evaluate --folds")
     announce(

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from roundelay.core.configure import Overrides
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.strategy_text import did_you_mean
 from roundelay.terminal import Bar
-from roundelay_speech.api.recipes import Overrides, load_recipe
+from roundelay_speech.api.recipes import load_recipe
 from roundelay_speech.corpus.inspection.findings import Inspection
 from roundelay_speech.corpus.inspection.inspect import InspectOptions, inspect_corpus
 from roundelay_speech.corpus.named import prepare_named

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypedDict, Unpack
 
+from roundelay.core.configure import Overrides, texts
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.terminal import Bar
-from roundelay_speech.api.recipes import Overrides, texts
 from roundelay_speech.api.recognition import decode_recipe
 from roundelay_speech.corpus.formats.recordings import RecordingOptions
 from roundelay_speech.packed.card import Card

@@ -1,17 +1,11 @@
 """Recipes from Python: by name or file, with overrides as a mapping or as the command line writes them."""
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from roundelay.core.configure import plain
+from roundelay.core.configure import Overrides, texts
 from roundelay_speech.recipes.known import check_recipe
 from roundelay_speech.recipes.recipe import Recipe
 from roundelay_speech.recipes.recipe import load_recipe as read
-
-Overrides = Mapping[str, Any] | Sequence[str]
-"""Options that differ: `{"training.learners": 2}`, or `["training.learners=2"]` as on the command line."""
 
 
 def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recipe:
@@ -29,12 +23,3 @@ def load_recipe(source: str | Path | Recipe, overrides: Overrides = ()) -> Recip
         return source
     check_recipe(str(source), given)
     return read(str(source), given)
-
-
-def texts(overrides: Overrides) -> list[str]:
-    """Return overrides as the command line writes them."""
-    if isinstance(overrides, str):
-        raise TypeError(f"overrides are a mapping or a list, not the text {overrides!r}: write [{overrides!r}].")
-    if not isinstance(overrides, Mapping):
-        return [*overrides]
-    return [f"{key}={json.dumps(plain(value))}" for key, value in overrides.items()]

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from roundelay.core.configure import Overrides, texts
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.terminal import Bar
-from roundelay_speech.api.recipes import Overrides, texts
 from roundelay_speech.corpus.build import prepare_kaldi, prepare_recordings
 from roundelay_speech.corpus.formats.recordings import has_recordings
 from roundelay_speech.corpus.options import Preparation, PrepareOptions

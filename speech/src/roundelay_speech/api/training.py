@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from roundelay.api.runs import LoadedRun, load_run
+from roundelay.core.configure import Overrides
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Record, Results
@@ -17,7 +18,7 @@ from roundelay.stopping import stopping
 from roundelay.terminal import Bar
 from roundelay.training import train as train_job
 from roundelay_speech.acoustic import make_job
-from roundelay_speech.api.recipes import Overrides, load_recipe
+from roundelay_speech.api.recipes import load_recipe
 from roundelay_speech.recipes.recipe import Recipe
 
 

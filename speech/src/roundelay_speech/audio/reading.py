@@ -72,6 +72,31 @@ def audio_length(path: Path) -> tuple[int, int]:
     return audio_shape(path)[:2]
 
 
+def whole_recording(
+    name: str, path: Path, speaker: str, text: str, gender: str | None = None, subset: str | None = None
+) -> Utterance:
+    """Return a file as one utterance.
+
+    Raises:
+        AudioError: it cannot be used.
+    """
+    rate, samples = audio_length(path)
+    return Utterance(
+        id=name,
+        recording_id=name,
+        path=os.path.abspath(path),
+        start=0.0,
+        duration=samples / rate,
+        channel=0,
+        sampling_rate=rate,
+        num_samples=samples,
+        speaker=speaker,
+        text=text,
+        gender=gender,
+        subset=subset,
+    )
+
+
 def audio_shape(path: Path) -> tuple[int, int, int]:
     """Return `audio_length`, and the number of channels."""
     try:
@@ -98,11 +123,11 @@ def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) ->
         raise AudioError(f"{utterance.id}: {path}: {error}") from None
 
 
-def bad_audio(left_out: Sequence[LeftOut], of: int) -> UserError:
-    """Return the message for all utterances that cannot be used."""
+def bad_audio(left_out: Sequence[LeftOut], of: int, where: Path | None = None, what: str = "utterance") -> UserError:
+    """Return the message for all utterances that cannot be used; `where` they are, and `what` they are called."""
     return UserError(
-        f"{len(left_out)} of {counted(of, 'utterance')} cannot be used. Mend the files or their entries, or leave "
-        f"these utterances out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
+        f"{'' if where is None else f'{where}: '}{len(left_out)} of {counted(of, what)} cannot be used. Mend the files "
+        f"or their entries, or leave these out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
     )
 
 

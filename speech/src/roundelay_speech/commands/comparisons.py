@@ -25,14 +25,18 @@ def add(command: Command) -> None:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from roundelay_speech.grids.axes import check_axes, is_override, read_axes
+    from roundelay.grids.axes import check_axes, is_override, read_axes
+    from roundelay_speech.recipes.known import check_recipe
 
     strategies = [text for text in options.strategies if not is_override(text)]
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
     overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-    check_axes(options.recipe, read_axes(overrides, options.tune), strategies)  # names a slip before torch is loaded
-    from roundelay_speech.api.comparing import TABLE_WIDTH, Judging, run_plan
-    from roundelay_speech.grids.grid import Contenders, plan
+    check = partial(check_recipe, options.recipe)
+    check_axes(read_axes(overrides, options.tune), strategies, check)  # names a slip before torch is loaded
+    from roundelay.grids.grid import Contenders
+    from roundelay.grids.summary import TABLE_WIDTH
+    from roundelay_speech.api.comparing import Judging, run_plan
+    from roundelay_speech.grids.grid import plan
 
     contenders = Contenders(
         strategies, parse_learners(options.learners), options.seeds, options.straggler, tune=options.tune

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, positive, share, whole
+from roundelay.commands.arguments import count, picked, positive, share, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
@@ -75,6 +75,13 @@ def add(command: Command) -> None:
     )
 
 
+OF_PREPARE = (
+    *("on_missing_words", "map_to", "max_bad_share", "on_overlap", "strip_stress", "lexicon_case", "clean_transcripts"),
+    *("allow_pipes", "pipe_seconds", "frame_shift_ms", "rate", "channel", "unlabelled", "shards", "workers"),
+)
+"""Options that are `PrepareOptions` by the same name."""
+
+
 def _prepare(options: argparse.Namespace) -> None:
     if options.source is not None and not options.download:
         check_there(options.source)
@@ -100,30 +107,15 @@ def _prepare_into(options: argparse.Namespace, folder: list[Path]) -> None:
     folder.append(data)
     how = PrepareOptions(
         on_bad=options.on_bad_audio,
-        on_missing_words=options.on_missing_words,
-        map_to=options.map_to,
-        strip_stress=options.strip_stress,
-        lexicon_case=options.lexicon_case,
-        max_bad_share=options.max_bad_share,
-        workers=options.workers,
         features=_feature_options(options),
         copies=_copies(options),
-        allow_pipes=options.allow_pipes,
-        pipe_seconds=options.pipe_seconds,
         given_features=options.use_feats,
-        frame_shift_ms=options.frame_shift_ms,
-        rate=options.rate,
-        channel=options.channel,
-        clean_transcripts=options.clean_transcripts,
-        on_overlap=options.on_overlap,
-        shards=options.shards,
-        unlabelled=options.unlabelled,
+        **picked(options, *OF_PREPARE),
     )
     splits: dict[str, list[str]] = {}
-    for split, part in map(_split, options.split):
+    for split, part in map(split_and_folder, options.split):
         splits.setdefault(split, []).append(part)
-    names = ("source", "also", "download", "lexicon", "vocabulary", "vocabulary_size", "seed")
-    sources = {name: getattr(options, name) for name in names}
+    sources = picked(options, "source", "also", "download", "lexicon", "vocabulary", "vocabulary_size", "seed")
     prepared = prepare(options.corpus, data, options=how, progress=Bar(), splits=splits, **sources)
     _show_prepared(prepared, data)
     _advise_copies(prepared, options)
@@ -251,7 +243,7 @@ def _export_model(options: argparse.Namespace) -> None:
     )
 
 
-def _split(text: str) -> tuple[str, str]:
+def split_and_folder(text: str) -> tuple[str, str]:
     name, equals, folder = text.partition("=")
     if not (name and equals and folder):
         raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")

@@ -79,11 +79,5 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4",
         "roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune schedule.learning_rate=0.01,0.02",
     ),
-    "scaling": (
-        "roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3",
-        "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
-        "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
-        "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
-    ),
     "demo": ("roundelay demo --folder demo",),
 }

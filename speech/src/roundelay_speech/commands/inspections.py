@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from roundelay.commands.arguments import count
 from roundelay.commands.base import Command
-from roundelay.core.errors import UserError
 from roundelay.core.folders import check_there
 from roundelay.terminal import Bar, console, print_table, write
+from roundelay_speech.commands.corpora import split_and_folder
 from roundelay_speech.commands.examples import EXAMPLES
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def _inspect(options: argparse.Namespace) -> int:
     from roundelay_speech.api.corpora import inspect
     from roundelay_speech.corpus.inspection.inspect import InspectOptions
 
-    splits = dict(_split(text) for text in options.split)
+    splits = dict(map(split_and_folder, options.split))
     how = InspectOptions(splits, options.root, options.lexicon, options.alignment, options.workers)
     found = inspect(options.corpus, how, progress=Bar(quiet=True))
     if options.format == "json":
@@ -65,13 +65,6 @@ def _inspect(options: argparse.Namespace) -> int:
     else:
         _show(found)
     return 0 if found.usable else 2
-
-
-def _split(text: str) -> tuple[str, str]:
-    name, equals, folder = text.partition("=")
-    if not (name and equals and folder):
-        raise UserError(f"--split {text!r}: write NAME=FOLDER, for example train=data/train.")
-    return name, folder
 
 
 def _show(found: "Inspection") -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count
+from roundelay.commands.arguments import count, picked
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
 from roundelay.core.folders import check_run, check_there
@@ -168,22 +168,13 @@ def _score(options: argparse.Namespace) -> None:
 
     asked = Asked(options.exp, options.ref, options.hyp, options.stm, options.ctm, options.compare)
     rules = Rules(
-        glm=options.glm,
-        keep_hyphens=options.keep_hyphens,
         marked=options.marks,
-        ignore_case=options.ignore_case,
-        sclite_costs=options.sclite_costs,
         missing="empty" if options.missing_as_empty else "error",
+        **picked(options, "glm", "keep_hyphens", "ignore_case", "sclite_costs"),
     )
     wanted = OutputOptions(
-        interval=options.interval,
         unit=options.over,
-        per_speaker=options.per_speaker,
-        subsets=options.subsets,
-        by=options.by,
-        table=options.table,
-        confusions=options.confusions,
-        errors=options.errors,
+        **picked(options, "interval", "per_speaker", "subsets", "by", "table", "confusions", "errors"),
     )
     for text in answers(asked, rules, wanted):
         console.print(text, markup=False)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
 from roundelay.commands.base import Command
@@ -21,6 +21,16 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """In the place of a strategy: the one that is advised."""
+OF_RECIPE: dict[str, dict[str, Any]] = {
+    "learners": {"type": count},
+    "runtime": {"choices": ["procs", "sim"]},
+    "seed": {"type": whole},
+    "on_death": {"choices": ["replace", "go-on", "shrink", "stop"]},
+    "host_patience": {"type": positive, "metavar": "SECONDS"},
+    "wire": {"metavar": "CODEC"},
+    "fragments": {"type": count, "metavar": "K"},
+}
+"""Options of a recipe's section `training` that are options of the command, too, and how they are parsed."""
 
 
 def add(command: Command) -> None:
@@ -129,7 +139,7 @@ def _without_first(options: argparse.Namespace, place: "HostPlace") -> int:
 
 def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
     """Put a strategy in the place of `auto`, and say which and why."""
-    from roundelay_speech.advice.auto import chosen_strategy, refuse_several_hosts
+    from roundelay_speech.advice import chosen_strategy, refuse_several_hosts
 
     if place is not None and not place.alone:
         refuse_several_hosts()
@@ -161,7 +171,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _overrides(options: argparse.Namespace) -> list[str]:
     given = list(options.overrides)
-    for flag in ("strategy", "learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments"):
+    for flag in ("strategy", *OF_RECIPE):
         value = getattr(options, flag)
         if value is not None and (flag, value) != ("strategy", AUTO):
             given.append(f"training.{flag}={value}")
@@ -194,6 +204,15 @@ def replay_run(exp: Path) -> int:
     return 0
 
 
+def _add_of_recipe(sub: argparse.ArgumentParser, *names: str) -> None:
+    """Add options of `OF_RECIPE`, in the recipe's own words."""
+    from roundelay_speech.recipes.known import explained
+
+    for name in names:
+        about = explained(f"training.{name}").replace("%", "%%")
+        sub.add_argument(f"--{name.replace('_', '-')}", help=f"{about} (default: the recipe's)", **OF_RECIPE[name])
+
+
 def _add_train(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
     add_overrides(sub, "schedule.max_epochs=5")
@@ -204,19 +223,7 @@ def _add_train(sub: argparse.ArgumentParser) -> None:
         help="the data-parallel strategy; `roundelay list strategies` names all; auto: the one that `roundelay advise` "
         "would take on this host (default: the recipe's)",
     )
-    sub.add_argument(
-        "--learners",
-        type=count,
-        help="how many learners; a run may be resumed with another number (default: the recipe's)",
-    )
-    sub.add_argument(
-        "--runtime",
-        choices=["procs", "sim"],
-        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
-    )
-    sub.add_argument(
-        "--seed", type=whole, help="seed of starting weights, shuffling and dropout (default: the recipe's)"
-    )
+    _add_of_recipe(sub, "learners", "runtime", "seed")
     sub.add_argument(
         "--init",
         type=Path,
@@ -254,11 +261,7 @@ def _add_going_on(sub: argparse.ArgumentParser) -> None:
         action="store_true",
         help="where no checkpoint is whole any more: begin again, and keep the old log under another name",
     )
-    sub.add_argument(
-        "--on-death",
-        choices=["replace", "go-on", "shrink", "stop"],
-        help="what happens when a learner dies (docs/faults.md)",
-    )
+    _add_of_recipe(sub, "on_death")
 
 
 def _add_hosts(sub: argparse.ArgumentParser) -> None:
@@ -269,26 +272,10 @@ def _add_hosts(sub: argparse.ArgumentParser) -> None:
         help="several hosts: the address where the others reach this host, or relay where they cannot: the first "
         "host then passes connections on (docs/hosts.md)",
     )
-    sub.add_argument(
-        "--host-patience",
-        type=positive,
-        metavar="SECONDS",
-        help="several hosts: seconds of silence after which a host counts as dead (default: 10)",
-    )
+    _add_of_recipe(sub, "host_patience", "wire", "fragments")
     sub.add_argument(
         "--keep-copies",
         action="store_true",
         help="several hosts: a host that does not lead keeps a copy of the newest checkpoint in its own --exp, so that "
         "it can lead when the first is lost",
-    )
-    sub.add_argument(
-        "--wire",
-        metavar="CODEC",
-        help="several hosts: codec on the network, such as bf16 (default: auto)",
-    )
-    sub.add_argument(
-        "--fragments",
-        type=count,
-        metavar="K",
-        help="several hosts: an exchange carries one of K parts of the row (default: as many as the link asks for)",
     )

@@ -1,1 +1,1 @@
-"""`roundelay compare`: a grid of trainings, each in a run directory of its own, and their results side by side."""
+"""Grids over a recipe: `roundelay compare`, `roundelay scaling` of recipes, and speakers left out in turn."""

@@ -17,12 +17,14 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json
 from roundelay.core.progress import Progress
+from roundelay.grids.cells import Cell
+from roundelay.grids.results import CellOutcome, CellState
+from roundelay.grids.running import GridWork
 from roundelay.job import Interrupt
 from roundelay.strategies import make_strategy
 from roundelay_speech.corpus.folds import TEST, fold, speaker_parts, write_fold
-from roundelay_speech.grids.cells import Cell, RecipeConfiguration, of_recipe
-from roundelay_speech.grids.results import CellState, Outcome
-from roundelay_speech.grids.running import GridWork, RecipeWork
+from roundelay_speech.grids.cells import RecipeConfiguration, of_recipe
+from roundelay_speech.grids.running import RecipeWork
 from roundelay_speech.hmm.flat_start import train_alignments
 from roundelay_speech.packed.card import errors_of
 from roundelay_speech.prepared import Corpus, load_corpus
@@ -124,7 +126,7 @@ def _cell(recipe: Recipe, made: Corpus, folder: Path) -> Cell:
 
 def run_folds(
     folds: Folds, progress: Progress, announce: Callable[[str], None], interrupt: Interrupt
-) -> tuple[list[Outcome], Pooled | None]:
+) -> tuple[list[CellOutcome], Pooled | None]:
     """Align, train and decode every fold, or go on with it; a fold that fails does not stop the others.
 
     Returns:

@@ -1,5 +1,5 @@
-"""The runs to compare: one learner and every strategy with every number of learners, for every value of every axis,
-under every seed.
+"""The runs of a recipe to compare: one learner and every strategy with every number of learners, for every value of
+every axis, under every seed.
 
 FOLDER/<label>-<learners>[-straggler][-<key>-<value>...]-seed<k> is a run directory like any other: `train`, `decode`
 and `report` work on it. Its name depends on the cell alone, and says of an axis only what differs from the recipe, so
@@ -9,54 +9,46 @@ that a grid that grew finds what is there; a run that an earlier grid called oth
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
-from roundelay.core.records import Results
+from roundelay.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
+from roundelay.grids.cells import Cell, Configuration, Work, stem
+from roundelay.grids.grid import Contenders, Grid, Tuning
 from roundelay.runtime.base import parse_straggler
 from roundelay.strategies import make_strategy
-from roundelay.strategies.sgd import SerialSgd
-from roundelay_speech.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
-from roundelay_speech.grids.cells import Cell, Configuration, Directories, RecipeConfiguration, of_recipe, stem
+from roundelay_speech.grids.cells import Directories, RecipeConfiguration, of_recipe
+from roundelay_speech.grids.running import RecipeWork
+from roundelay_speech.recipes.known import check_recipe
 from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 OURS = ("strategy", "options", "learners", "seed", "stragglers")  # of section `training`: the grid sets them
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """A configuration of which some options are tuned: `trials` try all their values under one seed, and the best of
-    them is judged under others."""
-
-    configuration: Configuration  # without values of what is tuned
-    keys: tuple[str, ...]  # of what is tuned
-    trials: tuple[Cell, ...]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """`cells` are in the order they are trained, seed by seed, so that a grid cut short still compares. Those of
-    configurations that are tuned first are not among them: which they are, their trials say."""
+class RecipeGrid(Grid):
+    """The runs to compare of a recipe, `base`."""
 
     base: Recipe
-    folder: Path
-    cells: tuple[Cell, ...]
-    tunings: tuple[Tuning, ...] = ()
-    seeds: tuple[int, ...] = ()  # that judge
-    axes: tuple[str, ...] = ()  # keys that tell cells apart, those of what is tuned last
 
     @property
-    def size(self) -> int:
-        """Number of trainings."""
-        return len(self.cells) + sum(len(tuning.trials) + len(self.seeds) for tuning in self.tunings)
+    def source(self) -> dict[str, Any]:
+        training = self.base.training
+        return {"recipe": self.base.name, "runtime": training.runtime, "minibatch": plain(training.size)}
+
+    @cached_property
+    def _directories(self) -> Directories:
+        return Directories(self.folder)
+
+    def cell(self, configuration: Configuration, seed: int) -> Cell:
+        return self._directories.cell(configuration, seed)
 
     @property
-    def done(self) -> int:
-        """Number of trainings that ended before, of those whose values need not be chosen first."""
-        cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
-        return sum((cell.exp / Results.FILE).exists() for cell in cells)
+    def work(self) -> Work:
+        return RecipeWork
 
     @property
     def about_time(self) -> str:
@@ -70,31 +62,14 @@ class Grid:
 
     @property
     def about_minibatch(self) -> str:
-        """Text that says of what sizes minibatches are, and whose."""
-        cells = (*self.cells, *(cell for tuning in self.tunings for cell in tuning.trials))
         found: dict[str, dict[str, None]] = {}
-        for size in (of_recipe(cell.configuration).base.training.size for cell in cells):
+        for size in (of_recipe(cell.configuration).base.training.size for cell in self.every_cell):
             whose = "for every learner" if size.per_learner else "a round, over all learners"
             found.setdefault(f"{size.unit} {whose}", {})[f"{size.number:,}"] = None
         return "; ".join(f"{' or '.join(numbers)} {what}" for what, numbers in found.items())
 
 
-@dataclass(frozen=True)
-class Contenders:
-    """Trainings that are wanted of a recipe.
-
-    strategies beside `sgd`, each written as in the command line; learners, so many or so many; seeds that judge;
-    stragglers: with and without them; tune: `KEY=V,V,V`, options chosen on dev.
-    """
-
-    strategies: Sequence[str]
-    learners: Sequence[int]
-    seeds: int
-    stragglers: Sequence[str] = ()
-    tune: Sequence[str] = ()
-
-
-def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> Grid:
+def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path | None = None) -> RecipeGrid:
     """Return the grid over a recipe. One learner stands for the baseline, `sgd`, which is always in it.
 
     An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
@@ -116,21 +91,13 @@ def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path
     for text in wanted.stragglers:
         parse_straggler(text)
     axes = read_axes(overrides, wanted.tune)
-    check_axes(source, axes, wanted.strategies)
+    check_axes(axes, wanted.strategies, partial(check_recipe, source))
     base = load_recipe(source, axes.overrides)
     if base.training.runtime == "sim":
         base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
-    chosen = [text for text in dict.fromkeys(wanted.strategies) if not isinstance(make_strategy(text), SerialSgd)]
-    if not chosen:
-        raise UserError("give --strategies, for example --strategies ssgd adpsgd:random-ring.")
     first = base.training.seed + bool(wanted.tune)
     maker = _Maker(source, axes, base, folder if folder is not None else Path("exp") / base.name / "compare")
-    return maker.grid(
-        chosen,
-        tuple(dict.fromkeys(n for n in wanted.learners if n > 1)),
-        [(), tuple(wanted.stragglers)] if wanted.stragglers else [()],
-        tuple(range(first, first + wanted.seeds)),
-    )
+    return maker.grid(wanted.ways(), tuple(range(first, first + wanted.seeds)))
 
 
 class _Maker:
@@ -142,18 +109,10 @@ class _Maker:
         self._recipes: dict[tuple[str, ...], Recipe] = {}
         self._named: dict[str, RecipeConfiguration] = {}
 
-    def grid(
-        self,
-        strategies: Sequence[str],
-        learners: Sequence[int],
-        variants: Sequence[tuple[str, ...]],
-        seeds: tuple[int, ...],
-    ) -> Grid:
+    def grid(self, ways: Sequence[tuple[str, int, tuple[str, ...]]], seeds: tuple[int, ...]) -> RecipeGrid:
         fixed: dict[str, RecipeConfiguration] = {}
         tunings: dict[str, Tuning] = {}
-        whole: list[tuple[str, int, tuple[str, ...]]] = [(SerialSgd.name, 1, ())]
-        whole += [(text, count, slow) for count in learners for text in strategies for slow in variants]
-        for text, count, slow in whole:
+        for text, count, slow in ways:
             mine = self.axes.of(text)
             for point in points(mine.compared):
                 row = self._configuration(text, count, slow, point)
@@ -166,7 +125,9 @@ class _Maker:
                 tunings.setdefault(row.stem, Tuning(row, tuple(a.key for a in mine.tuned), tuple(cells)))
         judging = [self.directories.cell(row, seed) for seed in seeds for row in fixed.values()]
         shown = [axis.key for axis in (*self.axes.compared, *self.axes.tuned) if len(axis.values) > 1]
-        return Grid(self.base, self.directories.folder, tuple(judging), tuple(tunings.values()), seeds, tuple(shown))
+        return RecipeGrid(
+            self.directories.folder, tuple(judging), tuple(tunings.values()), seeds, tuple(shown), self.base
+        )
 
     def _configuration(
         self, text: str, learners: int, stragglers: tuple[str, ...], point: Point

@@ -42,22 +42,7 @@ MOST_SILENCE_STATES = 9
 
 @dataclass(frozen=True)
 class AlignConfig:
-    """The schedule and its numbers; the defaults suit an hour of speech.
-
-    Attributes:
-        tied_states: leaves of the trees, at most (each needs `min_leaf_frames`).
-        mono_gaussians, tri_gaussians: components of all mixtures together, at the end.
-        mono_passes, tri_passes: passes of EM.
-        mono_realign, tri_realign: passes that align anew first.
-        settle: last passes without new components.
-        scale: acoustic scale of alignment.
-        beam, retry_beam: in scaled nats; the second where the first finds no path.
-        position_dependent: phones know their place in the word (AH_B, AH_I, AH_E, AH_S); their shared trees ask for it.
-        silence_states: of silence; more than three give it inner ones that may be left out (see topology).
-        failure_share: utterances that may be left out, as a share of all.
-        check_fit: compare every utterance with transcripts of others (see fit); changes no result.
-        workers: processes, 0 for as many as there are cores; changes no result.
-    """
+    """The schedule of a flat start and its numbers; the defaults suit an hour of speech."""
 
     tied_states: int = 500
     min_leaf_frames: float = 50.0
@@ -149,13 +134,8 @@ def train_alignments(
             what = Pass(training.tree_file(tree, TRIPHONES), path, config.scale, (config.beam, config.retry_beam))
             task.align_all(run, ((name, None) for name in task.spoken), what, labels, progress)
             progress.finish()
-            summary = task.summary(
-                labels,
-                tree,
-                contexts_seen=contexts_seen,
-                gaussians=triphones.components,
-                share=config.failure_share,
-            )
+            task.complain(config.failure_share)
+            summary = task.summary(labels, tree, contexts_seen, triphones.components)
             (out / FIT_FILE).unlink(missing_ok=True)
             if config.check_fit:
                 beams = (config.beam, config.retry_beam)

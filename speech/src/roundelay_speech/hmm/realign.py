@@ -112,9 +112,8 @@ def realign(
             task.align_all(run, checked, Pass(tree_file, None, config.scale, config.beams), labels, progress)
         progress.finish()
     before = alignment.summary
-    summary = task.summary(
-        labels, alignment.tree, contexts_seen=before.contexts_seen, gaussians=0, share=config.failure_share
-    )
+    task.complain(config.failure_share)
+    summary = task.summary(labels, alignment.tree, before.contexts_seen)
     both = (labels.pdf >= 0) & (alignment.pdf >= 0)
     changed = float((labels.pdf != alignment.pdf)[both].mean()) if both.any() else 0.0
     summary = replace(summary, log_likelihood=None, changed_share=changed)

@@ -146,15 +146,8 @@ class Task:
             raise UserError(f"{name}: log-likelihoods hold NaN or +inf. Check the model.")
         return loglikes
 
-    def summary(
-        self, labels: Labels, tree: DecisionTree, *, contexts_seen: int, gaussians: int, share: float
-    ) -> AlignSummary:
-        """Return the summary of a finished alignment.
-
-        Raises:
-            UserError: too many utterances failed, or all of a split.
-        """
-        self.complain(share)
+    def summary(self, labels: Labels, tree: DecisionTree, contexts_seen: int, gaussians: int = 0) -> AlignSummary:
+        """Return the summary of a finished alignment."""
         training = np.zeros(self.frames, bool)
         for spoken in self.training:
             training[spoken.first : spoken.first + spoken.frames] = True
@@ -172,7 +165,7 @@ class Task:
             num_pdfs=tree.num_pdfs,
             contexts_seen=contexts_seen,
             gaussians=gaussians,
-            log_likelihood=total / max(1, int((aligned & training).sum())),
+            log_likelihood=total / max(1, int((aligned & training).sum())) if self.acoustic else None,
             silence_share=silence_share(labels.phones[training]),
         )
 

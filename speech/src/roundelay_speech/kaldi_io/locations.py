@@ -9,6 +9,7 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay_speech.data.problems import counted, listing
+from roundelay_speech.kaldi_io.tables import read_table
 
 
 class ArchiveError(UserError):
@@ -75,28 +76,8 @@ def read_scp(path: Path) -> dict[str, str]:
     Raises:
         ArchiveError: no such file, not text, an empty file, a key twice or alone on its line; all faults are listed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ArchiveError(f"{path}: not UTF-8 text (byte {error.start}).") from None
-    except OSError as error:
-        raise ArchiveError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    found: dict[str, str] = {}
-    lines: dict[str, int] = {}
     problems: list[str] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        fields = line.split(maxsplit=1)
-        if not fields:
-            continue
-        if fields[0] in found:
-            problems.append(f"{path}:{number}: {fields[0]} is already on line {lines[fields[0]]}")
-            continue
-        if len(fields) == 1:
-            problems.append(f"{path}:{number}: {fields[0]} has nothing beside it")
-            continue
-        found[fields[0]], lines[fields[0]] = fields[1].strip(), number
+    table = read_table(path, problems)
     if problems:
         raise ArchiveError(f"{path}: {counted(len(problems), 'fault')} in the script file:\n{listing(problems)}")
-    if not found:
-        raise ArchiveError(f"{path}: is empty.")
-    return found
+    return dict(table.values)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import final, overload
 
-import numpy as np
-
 from roundelay.core.state_graph import StateGraph
+from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.lexicon.pronounced import Said, ways_to_say
 from roundelay_speech.mmi.graphs import denominator, numerator
 from roundelay_speech.mmi.phone_ngram import PhoneNgram
-from roundelay_speech.models.utterances import LabelledUtterances, rows_of_scores
+from roundelay_speech.models.utterances import LabelledUtterances, labelled
 from roundelay_speech.prepared import TRAIN, Corpus
 from roundelay_speech.units.base import UnitSet
 
@@ -75,26 +74,14 @@ def graph_splits(
     corpus: Corpus, store: FeatureStore, graphs: TranscriptGraphs, subsampling: int
 ) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
     """Return the utterances of every split, each with one label, the number of its transcript in `graphs` from 1; and
-    those that are left out, with reasons.
+    those that are left out, with reasons."""
 
-    Args:
-        subsampling: frames that one row of scores stands for.
-    """
-    found, left_out = {}, []
-    for split, utterances in corpus.splits.items():
-        kept, numbers = [], []
-        for utterance in utterances:
-            rows = int(rows_of_scores(np.array(store.frames(utterance.id)), subsampling))
-            said = graphs.said(utterance.text)
-            if said is None:
-                reason = "a word of it is not in the lexicon"
-            elif (needed := said.shortest()) > rows:
-                reason = f"too short for its transcript: {rows} rows of scores, and it has {needed} phones"
-            else:
-                kept.append(store.position(utterance.id))
-                numbers.append(1 + graphs.number(utterance.text))
-                continue
-            left_out.append(LeftOut(utterance.id, f"{utterance.id}: {reason}"))
-        labels, bounds = np.array(numbers, np.int64), np.arange(len(numbers) + 1)
-        found[split] = LabelledUtterances(np.array(kept, np.int64), labels, bounds)
-    return found, left_out
+    def labels_of(utterance: Utterance, rows: int) -> list[int] | str:
+        said = graphs.said(utterance.text)
+        if said is None:
+            return "a word of it is not in the lexicon"
+        if (needed := said.shortest()) > rows:
+            return f"too short for its transcript: {rows} rows of scores, and it has {needed} phones"
+        return [1 + graphs.number(utterance.text)]
+
+    return labelled(corpus.splits, store, subsampling, labels_of)

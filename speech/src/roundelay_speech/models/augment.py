@@ -19,14 +19,8 @@ from roundelay_speech.features.store import StoredPart
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """Masks of each window (of a network that splices frames) or sequence; without masks nothing is hidden.
-
-    Attributes:
-        time_masks, frequency_masks: how many.
-        time_width: frames at most of a mask; its width is uniform from 0.
-        time_share: of the frames at most, in short sequences.
-        frequency_width: bands at most.
-    """
+    """Masks of each window (of a network that splices frames) or sequence; widths are uniform from 0. Without masks
+    nothing is hidden."""
 
     time_masks: int = 0
     time_width: int = 10

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, stacked
 from roundelay_speech.models.sequences import Pieces
 
 
@@ -34,16 +34,7 @@ from roundelay_speech.models.sequences import Pieces
 class BlstmConfig(NetworkConfig):
     """Bidirectional LSTM over whole utterances, or subsequences of them.
 
-    The default suits two CPU cores and an hour of speech.
-
-    cells       a direction and layer
-    bottleneck  width of a linear layer before the output; none by default
-    chunk       train on subsequences of about so many frames; none: whole utterances
-    context     frames on each side of a piece that the network sees and that do not count; for whole utterances, where
-                a minibatch ends within one
-    deltas      orders of deltas beside the static features
-    subsampling so many frames become one before the first layer; for objectives that need no alignment
-    """
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["blstm"] = field(default="blstm", kw_only=True)
     layers: int = 2
@@ -86,14 +77,6 @@ class Blstm(SequenceNetwork):
         self.bottleneck = nn.Linear(inputs, config.bottleneck) if config.bottleneck else None
         self.output = nn.Linear(config.bottleneck or inputs, states)
         self.reset()
-
-    def reset(self) -> None:
-        """Draw new parameters: uniform in +- 1 / sqrt(H), torch's own; the output layer small, so that training starts
-        near the uniform distribution."""
-        for part in self.modules():
-            if isinstance(part, nn.LSTM | nn.Linear):
-                part.reset_parameters()
-        small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)

@@ -37,15 +37,7 @@ from roundelay_speech.models.sequences import Pieces
 class CldnnConfig(NetworkConfig):
     """Convolution over bands, feed-forward and LSTM layers (Li et al. 2017).
 
-    The default suits two CPU cores and an hour of speech.
-
-    maps, context, bands, pool   of the convolution: filters over 2 context + 1 frames and `bands` neighbouring
-                                 features, the largest of `pool` neighbours taken
-    dense_layers, width          of the feed-forward part
-    lstm_layers, cells, projection   of the recurrent part; without a projection the cells themselves go on
-    chunk       frames a gradient flows back over; `training.minibatch` / `chunk` subsequences go side by side
-    warmup      frames before a chunk over which the LSTMs reach its first state
-    """
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["cldnn"] = field(default="cldnn", kw_only=True)
     maps: int = 32

@@ -40,7 +40,6 @@ from roundelay_speech.models.network import (
     SequenceNetwork,
     at_least,
     share,
-    small_output,
     stacked,
 )
 from roundelay_speech.models.sequences import Pieces
@@ -54,16 +53,7 @@ LONGEST_DRAWN = 100
 class ConformerConfig(NetworkConfig):
     """Attention over the utterance and convolution over the neighbourhood of a frame (Gulati et al. 2020).
 
-    The default suits two CPU cores and an hour of speech.
-
-    kernel      frames of the depthwise convolution, odd
-    expansion   how much wider the feed-forward layers are
-    chunk, context   as for the blstm: whole utterances, and `context` frames beyond a cut
-    subsampling as for the blstm: so many frames become one before the first layer
-    attention_chunk  frames that are evaluated together, and see nothing later; None: the whole utterance
-    left_chunks      chunks before it that attention sees
-    dynamic_chunks   in training draw the frames of a chunk, anew for every minibatch
-    """
+    The default suits two CPU cores and an hour of speech."""
 
     name: Literal["conformer"] = field(default="conformer", kw_only=True)
     layers: int = 4
@@ -139,14 +129,6 @@ class Conformer(SequenceNetwork):
         self.output = nn.Linear(config.width, states)
         self.config, self.same_operations = config, not config.dynamic_chunks
         self.reset()
-
-    def reset(self) -> None:
-        """Draw new parameters: torch's own for each layer; the output layer small, so that training starts near the
-        uniform distribution."""
-        for part in self.modules():
-            if isinstance(part, nn.Linear | nn.Conv1d | nn.LayerNorm):
-                part.reset_parameters()
-        small_output(self.output)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)

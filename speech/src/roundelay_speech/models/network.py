@@ -39,9 +39,15 @@ class AcousticNetwork(nn.Module, ABC):
         assert isinstance(layer, nn.Linear)
         return layer.out_features
 
-    @abstractmethod
     def reset(self) -> None:
-        """Draw new parameters."""
+        """Draw new parameters: torch's own for each layer; the output layer small, so that training starts near the
+        uniform distribution."""
+        for part in self.modules():
+            if isinstance(part, nn.Linear | nn.LSTM | nn.Conv1d | nn.LayerNorm):
+                part.reset_parameters()
+        output = self.get_submodule(self.output_layer)
+        assert isinstance(output, nn.Linear)
+        small_output(output)
 
     @abstractmethod
     def examples(

@@ -39,13 +39,7 @@ BYPASS = 0.66
 
 @dataclass(frozen=True)
 class TdnnfConfig(NetworkConfig):
-    """Factored convolutions over time, a time-delay network (Povey et al. 2018).
-
-    strides     frames between the two that a factor looks at, a number for each layer
-    bottleneck  width between the two factors of a layer
-    chunk, context   as for the blstm: whole utterances, and `context` frames beyond a cut
-    subsampling as for the blstm: so many frames become one before the first layer, and strides count those
-    """
+    """Factored convolutions over time, a time-delay network (Povey et al. 2018)."""
 
     name: Literal["tdnnf"] = field(default="tdnnf", kw_only=True)
     strides: tuple[int, ...] = (1, 1, 1, 3, 3, 3)

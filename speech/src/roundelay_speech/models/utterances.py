@@ -6,7 +6,7 @@ all utterances by length, give or take some jitter, cut into rounds, and the rou
 Legend: U utterances of a split, N of a minibatch, L labels of the longest, T frames of the longest, F stored features.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ from torch import Tensor
 from roundelay.core.block_order import Integers
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.streams import stream
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import LeftOut
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.models.frames import Windows, cut_windows
 from roundelay_speech.models.sequences import Pieces, Sequences, by_length, cut_sequences, shuffled_rounds
@@ -35,6 +37,35 @@ class LabelledUtterances:
     positions: Integers
     labels: Integers
     bounds: Integers
+
+
+def labelled(
+    splits: Mapping[str, Sequence[Utterance]],
+    store: FeatureStore,
+    subsampling: int,
+    labels_of: Callable[[Utterance, int], Sequence[int] | str],
+) -> tuple[dict[str, LabelledUtterances], list[LeftOut]]:
+    """Return the utterances of every split with their labels, and those that are left out, with reasons.
+
+    Args:
+        subsampling: frames that one row of scores stands for.
+        labels_of: the labels of an utterance that has so many rows of scores, or the reason to leave it out.
+    """
+    found, left_out = {}, []
+    for split, utterances in splits.items():
+        kept, labels = [], []
+        for utterance in utterances:
+            rows = int(rows_of_scores(np.array(store.frames(utterance.id)), subsampling))
+            own = labels_of(utterance, rows)
+            if isinstance(own, str):
+                left_out.append(LeftOut(utterance.id, f"{utterance.id}: {own}"))
+            else:
+                kept.append(store.position(utterance.id))
+                labels.append(own)
+        bounds = np.cumsum([0, *map(len, labels)])
+        flat = np.array([label for row in labels for label in row], np.int64)
+        found[split] = LabelledUtterances(np.array(kept, np.int64), flat, bounds.astype(np.int64))
+    return found, left_out
 
 
 class UtteranceExamples:

@@ -73,13 +73,7 @@ class MmiGraphs:
 @dataclass(frozen=True)
 class LfMmi(Objective):
     """Lattice-free MMI from a flat start: all ways to say a transcript against all rows of phones that a language model
-    of phones allows; needs units=chain.
-
-    order           of the language model of phones, n-grams of the training transcripts
-    least           times that a history of more than two phones must be said to be told from shorter ones
-    l2              times half the squared outputs of an utterance is added to its loss
-    cross_entropy   times the cross-entropy against the transcript's occupation of columns is added, too
-    """
+    of phones, estimated on the training transcripts, allows; needs units=chain."""
 
     name: Literal["lfmmi"] = field(default="lfmmi", kw_only=True)
     order: int = 4

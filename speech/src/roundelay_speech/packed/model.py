@@ -45,13 +45,13 @@ from roundelay_speech.decode.graphs.hmm import TiedStates
 from roundelay_speech.decode.graphs.making import LEXICON_FILE
 from roundelay_speech.decode.graphs.transducers import BACKOFF
 from roundelay_speech.decode.lm.given import load_model as load_language_model
-from roundelay_speech.decode.lm.ngram import BEGIN, END
 from roundelay_speech.decode.parallel import Decoders, decoder_here
 from roundelay_speech.decode.rescore import rescorer_of
 from roundelay_speech.decode.wishes import WORDS_ALONE, Wishes
 from roundelay_speech.hmm.alignment import TREE
 from roundelay_speech.hmm.tree import DecisionTree
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, read_lexicon
+from roundelay_speech.ngrams.ngram import BEGIN, END
 from roundelay_speech.packed.folder import CARD, REMEDY, RESCORE, PackedModel, read_evidence, read_packed
 from roundelay_speech.packed.given import model_folder
 from roundelay_speech.packed.hearing import Float32, Hearing, PieceFeatures, Statistics, checked

@@ -28,11 +28,11 @@ from roundelay_speech.decode.graphs.making import (
     write_graph,
 )
 from roundelay_speech.decode.lm.arpa_file import read_arpa
-from roundelay_speech.decode.lm.ngram import NEVER, RESERVED, UNKNOWN, Arpa
-from roundelay_speech.decode.lm.ngram import build as build_model
 from roundelay_speech.decode.lm.vocabulary import VocabularyLexicon
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, Pronunciation, base_phone, read_lexicon
+from roundelay_speech.ngrams.ngram import NEVER, RESERVED, UNKNOWN, Arpa
+from roundelay_speech.ngrams.ngram import build as build_model
 from roundelay_speech.packed.card import Card, Vocabulary, write_card
 from roundelay_speech.packed.folder import CARD, DICTIONARY, G2P, read_packed, write_packed
 from roundelay_speech.packed.making import GRAPH_FILES, new_folder, refuse_existing

@@ -9,13 +9,7 @@ from roundelay.core.errors import UserError
 
 @dataclass(frozen=True)
 class FirstPhase:
-    """A first phase: one learner trains by `sgd` at a fixed rate. Runs beside each other share it.
-
-    epochs          of it; 0: there is none
-    learning_rate   null: schedule.learning_rate
-    minibatch       in training.minibatch_unit; null: that of one learner under training.minibatch_per_learner, or
-                    training.minibatch
-    """
+    """A first phase: one learner trains by `sgd` at a fixed rate. Runs beside each other share it."""
 
     epochs: int = 0
     learning_rate: float | None = None
@@ -32,14 +26,7 @@ class FirstPhase:
 
 @dataclass(frozen=True)
 class Init:
-    """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed.
-
-    model           a run directory, a packed model, a model.safetensors with its model.json, or the JSON of a
-                    checkpoint
-    which           of a run directory: its final model, or its best checkpoint so far
-    output          keep the output layer, which needs the same tied states, or draw a new one
-    first           or a first phase, trained before where it is not there yet
-    """
+    """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed."""
 
     model: Path | None = None
     which: Literal["final", "best"] = "final"

@@ -24,7 +24,7 @@ from roundelay_speech.recipes.known import apply_overrides
 from roundelay_speech.recipes.recipe import Recipe, as_it_was, complete
 
 NEEDED = ("corpus", "alignment")
-_OTHERS = ("arpa", "rescore", "lexicon")  # of the section decode, whose `text` is a list
+_OTHERS = ("init.model", "decode.arpa", "decode.rescore", "decode.lexicon", "decode.graph.units", "decode.text")
 
 
 def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = None) -> Recipe:
@@ -90,24 +90,16 @@ def completed(mapping: dict[str, Any], exp: Path, asked: dict[str, Any]) -> dict
 
 def _paths(mapping: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield (mapping or list, key or position) of every path in a recipe."""
-    for key in NEEDED:
-        if isinstance(mapping.get(key), str):
-            yield mapping, key
-    init = mapping.get("init")
-    if isinstance(init, dict) and isinstance(init.get("model"), str):
-        yield init, "model"
-    decode = mapping.get("decode")
-    if isinstance(decode, dict):
-        for key in _OTHERS:
-            if isinstance(decode.get(key), str):
-                yield decode, key
-        graph = decode.get("graph")
-        if isinstance(graph, dict) and isinstance(graph.get("units"), str):
-            yield graph, "units"
-        text = decode.get("text")
-        if isinstance(text, list | tuple):
-            decode["text"] = list(text)
-            yield from ((decode["text"], i) for i in range(len(text)))
+    for where in (*NEEDED, *_OTHERS):
+        *sections, key = where.split(".")
+        holder: Any = mapping
+        for section in sections:
+            holder = holder.get(section) if isinstance(holder, dict) else None
+        if isinstance(holder, dict) and isinstance(holder.get(key), str):
+            yield holder, key
+        elif isinstance(holder, dict) and isinstance(holder.get(key), list | tuple):
+            holder[key] = list(holder[key])
+            yield from ((holder[key], i) for i in range(len(holder[key])))
 
 
 def _candidates(exp: Path, origin: Origin | None, given: Path) -> list[Path]:

@@ -168,6 +168,11 @@ def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     return found
 
 
+def explained(key: str) -> str:
+    """Return the words on an option, by its dotted key."""
+    return RECIPE_OPTIONS.explained["recipe"][key]
+
+
 def recipe_options(mapping: Mapping[str, Any] | None = None) -> list[Option]:
     """Return all options of a recipe in order, with the values they have in `mapping` or else by default.
 

@@ -1,4 +1,7 @@
-"""Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ."""
+"""Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ.
+
+`options/explained.yaml` says what each option is (`roundelay list options`), here and in the sections of other modules.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -39,56 +42,7 @@ MINIBATCH = 256
 
 @dataclass(frozen=True)
 class Training(HostOptions):
-    """Learners, strategy and runtime of the training.
-
-    strategy        name, or name:topology (adpsgd:fixed-ring)
-    options         of the strategy
-    learners        how many
-    runtime         procs: one process each; sim: in this process, on a virtual clock (section `cost`)
-    objective       name of the loss that is minimised (docs/models.md); cross-entropy is reported
-    minibatch       of a round, over ALL learners: each learner's is this divided by their number (256 where neither
-                    this nor the next is given)
-    minibatch_per_learner  or of every learner: a round has as many times that as there are learners (Li et al. 2017)
-    rate            of L learners, where each has a minibatch of its own: as-is, the learning rate of the schedule;
-                    fastest, under adpsgd and hadpsgd so much larger that the model moves as far as that of the fastest
-                    alone; linear, so much larger that the model moves by the sum of all gradients; gain, between the
-                    two, by the noise of gradients; auto: gain under adpsgd and hadpsgd, else as-is (docs/stability.md)
-    minibatch_unit  of either: frames, or sequences, for networks that train on pieces of utterances. So many sequences
-                    are the frames that as many pieces have on average
-    order           of an epoch: shuffle (all frames), blocks (of some seconds, and what is in some hundred of them), or
-                    auto: blocks from 50 hours of training speech on (docs/corpora.md)
-    precision       auto: bfloat16 autocast where the processor has it in hardware
-    clip            scale every learner's gradient down to this Euclidean norm where it is longer; null: never
-    device          cpu; cuda: learners compute on the GPUs of their host (docs/models.md)
-    threads         torch threads of each learner; null: the cores of its host shared out evenly (procs only)
-    compile         compile the model's forward and backward by torch.compile; the first minibatches take long
-    augment         SpecAugment: time_masks, frequency_masks and how wide they are (docs/features.md)
-    stragglers      learners made slow on purpose: 1:3x or 1:+0.4 (seconds)
-    record          take down what every learner did, in which order, for `roundelay replay` (procs only)
-    on_death        what the death of a learner means. Asynchronous strategies: replace (the default), go-on (without
-                    it), or stop. Synchronous: stop (the default), go-on (without it, in the mean of the others),
-                    or go on from the last checkpoint with one learner fewer (shrink) or as many (replace)
-    patience_seconds  how long a learner waits for another before the run stops and says who waits for whom
-    keep_checkpoints  the last so many stay on disk, beside the best and the one that the running epoch began with
-    average         the model that a run leaves is the mean over the ends of its last so many epochs
-    checkpoint_minutes  a checkpoint inside an epoch after so many minutes of training; null: at the end of epochs only
-    disk_patience   seconds for which a full disk is waited for before the run stops; 0: it stops at once
-    curve_points    points of curves inside an epoch, at most, of loss, learning rate, gradient norm, speed, staleness
-
-    On several hosts (docs/hosts.md):
-    host_patience   seconds of silence after which a host counts as dead
-    wire            codec by which rows (and gradients of ssgd) go between hosts where the strategy says none: fp32, or
-                    bf16, int8, int4 with error feedback; auto: rows that no learner waits for by what the link bears,
-                    everything else in fp32
-    fragments       an exchange between hosts carries one of so many parts of the row, in turn; auto: as many as make it
-                    short on the link there is, where no learner waits, else 1
-    encrypt         hide what goes between hosts; without it everything is authenticated all the same
-    exchange_share  of the time of a host's busy cores, what exchanges with other hosts that no learner waits for may
-                    take; 1: as often as the link allows
-    means           way of means over hosts: chain (the bits of one host), gloo or nccl (faster, equal to rounding,
-                    unprotected), or auto: nccl between GPUs on a trusted network, else chain
-    trusted_network  whoever can reach the network between hosts may read and change what gloo and nccl send
-    """
+    """Learners, strategy and runtime of the training."""
 
     strategy: str = "sgd"
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -174,38 +128,7 @@ class Training(HostOptions):
 
 @dataclass(frozen=True)
 class Decoding:
-    """Recognition of words (docs/decoding.md).
-
-    graph           kind of the decoding graph: what the columns of the log-likelihoods are
-
-    The language model:
-    order, method, discount, cutoffs, prune   of the n-gram that is estimated: absolute or kneser-ney
-    text            files with a sentence a line, beside the training transcripts; `join` runs consecutive lines
-                    together to so many words at least; each transcript counts `transcript_weight` times
-    arpa            a given model instead; `prune` applies to it too
-    rescore         another model of any size, an ARPA file or a binary one of KenLM: whatever the graph's own model
-                    found is rescored with it
-    rescore_order   or with an n-gram of this order, made of the same words and texts with other cut-offs, those in
-                    `rescore_cutoffs`, and not pruned; 0: none
-
-    The words:
-    vocabulary      transcripts: the words of the training transcripts; dictionary, or null: those of the lexicon; a
-                    number: so many of the most frequent words of the text, and all of the transcripts
-    lexicon         a pronunciation dictionary in CMU's format; null: that of the corpus
-    guess           guess pronunciations of words that neither has, from their spelling
-
-    The search:
-    scales          acoustic scales tried on dev; `scale` fixes it
-    word_costs      costs of a word (nats) tried on dev, at the best scale; empty: `word_cost`
-    beams, max_actives   widths of the search tried on dev, at the best scale and cost; empty: `beam`, `max_active`.
-                    The narrowest is taken with at most a share `search_slack` more errors than the best
-    workers         processes; 0: one a core
-
-    What is written beside the words:
-    nbest           the best word strings, so many
-    lattice         word lattices, of word strings up to `lattice_beam` worse than the best
-    ctm             times and confidences of words
-    """
+    """Recognition of words (docs/decoding.md)."""
 
     graph: AnyGraph = HmmGraph()
     order: int = 2
@@ -268,17 +191,7 @@ class Decoding:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named experiment. `corpus` is made by `roundelay prepare`.
-
-    alignment   made by `roundelay align`; null for objectives that need none (docs/objectives.md)
-    units       of those: what a transcript is written in (docs/objectives.md)
-    adaptation  made by `roundelay adapt` (docs/adaptation.md); null: the folder `adaptation` beside the alignment
-    model       name of the network (docs/models.md)
-    init        the model that the run starts from (init.py)
-    optimizer   name: sgd (with momentum, nesterov, weight_decay), muon (matrices by it, the rest by `others`), or one
-                of torch.optim with its `options`
-    schedule    rule: newbob or anneal (schedule.py)
-    """
+    """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `align`, `adaptation` by `adapt`."""
 
     name: str
     corpus: Path

@@ -24,7 +24,6 @@ from roundelay_speech.decode.graphs.making import (
     find_or_make,
     find_or_make_second,
 )
-from roundelay_speech.decode.lm.estimate import Estimator
 from roundelay_speech.decode.lm.given import expected, load_model
 from roundelay_speech.decode.lm.size import declared_counts
 from roundelay_speech.decode.parallel import SearchedGraph, decoders
@@ -33,6 +32,7 @@ from roundelay_speech.decode.rescore import Rescorer, rescorer_of
 from roundelay_speech.hmm.alignment import Alignment
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import read_lexicon
+from roundelay_speech.ngrams.estimate import Estimator
 from roundelay_speech.prepared import Corpus
 from roundelay_speech.recipes.recipe import Decoding, Recipe
 from roundelay_speech.recognition.loglikelihoods import FRAME_SECONDS, Models, Source

@@ -81,7 +81,7 @@ def _said(path: Path, names: Collection[str]) -> dict[str, list[str]]:
     if path.suffix == ".trn":
         return read_trn(path)
     found: dict[str, list[str]] = {}
-    lines = list(content_lines(path, "it is to say what was said."))
+    lines = list(content_lines(path, "it is to say what was said"))
     if not lines:
         raise UserError(f"--ref {path}: no words in it.")
     twice = ""

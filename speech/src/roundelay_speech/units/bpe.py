@@ -19,10 +19,7 @@ from roundelay_speech.units.base import WORD_START, UnitsConfig, UnitSet, charac
 
 @dataclass(frozen=True)
 class Bpe(UnitsConfig):
-    """Pieces of words learned from the training transcripts (byte pair encoding); no lexicon is needed.
-
-    size    pieces, at most; characters are among them
-    """
+    """Pieces of words learned from the training transcripts (byte pair encoding); no lexicon is needed."""
 
     name: Literal["bpe"] = field(default="bpe", kw_only=True)
     size: int = 200

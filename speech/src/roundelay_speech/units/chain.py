@@ -15,12 +15,7 @@ from roundelay_speech.units.states import PhoneStates
 
 @dataclass(frozen=True)
 class Chain(UnitsConfig):
-    """Phones of the lexicon and silence, as hidden Markov models of one state that may last; for lattice-free MMI.
-
-    states  columns of a phone: 2, its first frame and all further ones; 1, all of them one
-    context 1: whatever is before a phone; 2: a phone has columns of its own after each phone (left biphones)
-    least   times that a phone must be said after another for these, in the training transcripts
-    """
+    """Phones of the lexicon and silence, as hidden Markov models of one state that may last; for lattice-free MMI."""
 
     name: Literal["chain"] = field(default="chain", kw_only=True)
     states: Literal[1, 2] = 2

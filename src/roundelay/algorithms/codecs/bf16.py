@@ -11,24 +11,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from roundelay.core.codec import Codec
+from roundelay.core.codec import Cast
 
 
 @dataclass(frozen=True)
-class Bf16(Codec):
+class Bf16(Cast):
     """The upper half of every float32, rounded."""
 
     name: ClassVar[str] = "bf16"
     error: ClassVar[float] = 2.0**-8
     form: ClassVar[torch.dtype] = torch.bfloat16
-
-    def bytes_of(self, elements: int) -> int:
-        return 2 * elements
-
-    def encode(self, x: Tensor, coded: Tensor) -> None:
-        coded.copy_(x)
-
-    def decode(self, coded: Tensor, x: Tensor) -> None:
-        x.copy_(coded)

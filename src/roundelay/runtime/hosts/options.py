@@ -15,17 +15,7 @@ AUTO: Literal["auto"] = "auto"
 class HostOptions:
     """Part of the section `training` of a recipe, and of the terms between hosts.
 
-    Args:
-        host_patience: seconds of silence after which a host counts as dead.
-        wire: name of the codec by which rows are exchanged with other hosts, and gradients go into a mean with them;
-            `auto`: of rows in exchanges that no learner waits for by what the link bears, else fp32.
-        fragments: number of exchanges in which a row is through; `auto`: as many as make each short, on the link there
-            is, where no learner waits, else 1.
-        encrypt: hide what goes between hosts, besides authenticating it.
-        exchange_share: share of the time of busy cores for exchanges with other hosts that no learner waits for.
-        means: way of means over hosts: along the chain of hosts, by a process group of gloo or NCCL, or `auto`, NCCL
-            between GPUs on a trusted network and the chain everywhere else.
-        trusted_network: whoever can reach the network between hosts may read and change means.
+    docs/options.md says what each is.
 
     Raises:
         UserError: a value that cannot be; names the option.

@@ -31,7 +31,7 @@ from roundelay.core.extras import need
 from roundelay.core.files import read_json, unwritable, write_json, write_text
 from roundelay.core.progress import Progress
 from roundelay.core.streams import stream
-from roundelay_speech.audio.reading import audio_length
+from roundelay_speech.audio.reading import whole_recording
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay_speech.corpus.demo.script import LEXICON, SPEAKERS, Speaker, sentence, spoken
@@ -140,21 +140,8 @@ def _wav(speaker: Speaker, line: _Line) -> str:
 
 def _utterance(data: Path, speaker: Speaker, line: _Line) -> Utterance:
     path = _wav(speaker, line)
-    rate, samples = audio_length(data / path)
-    return Utterance(
-        id=line.id,
-        recording_id=line.id,
-        path=path,
-        start=0.0,
-        duration=samples / rate,
-        channel=0,
-        sampling_rate=rate,
-        num_samples=samples,
-        speaker=speaker.name,
-        text=" ".join(line.words),
-        gender=speaker.gender,
-        language="en",
-    )
+    whole = whole_recording(line.id, data / path, speaker.name, " ".join(line.words), speaker.gender)
+    return dataclasses.replace(whole, path=path, language="en")
 
 
 def _synthesise(

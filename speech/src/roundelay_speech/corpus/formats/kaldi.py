@@ -19,7 +19,7 @@ from pathlib import Path
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress, Silent
 from roundelay_speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay_speech.audio.reading import AudioError, audio_shape, read_audio
+from roundelay_speech.audio.reading import AudioError, audio_shape, bad_audio, read_audio
 from roundelay_speech.corpus.checks import channel_remarks
 from roundelay_speech.corpus.formats.matrices import GivenFeatures, check_features
 from roundelay_speech.data.manifest import Utterance
@@ -154,12 +154,8 @@ def read_data_dir_with(
         except Unusable as unusable:
             left_out.append(LeftOut(name, f"{name}: {unusable}"))
     if left_out and options.on_bad == "error":
-        total = counted(len(files.text.values), "utterance")
         left_out += _undecodable(utterances, progress) if wav is not None else []
-        raise UserError(
-            f"{directory}: {len(left_out)} of {total} cannot be used. Mend these entries, or leave them out "
-            f"(`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
-        )
+        raise bad_audio(left_out, len(files.text.values), directory)
     return DataDir(utterances, left_out, matrices, _channels(utterances, places, lengths, options, directory))
 
 

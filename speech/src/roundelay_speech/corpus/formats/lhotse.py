@@ -24,7 +24,7 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.files import BYTE_ORDER_MARK
 from roundelay.core.progress import Progress, Silent
-from roundelay_speech.audio.reading import AudioError, audio_length
+from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
 from roundelay_speech.corpus.formats.lhotse_loading import FILES_ALONE, LhotseOptions, load_cut, one_channel, special
 from roundelay_speech.data.manifest import Utterance, problems_of, repeated
 from roundelay_speech.data.problems import BadPolicy, LeftOut, Unusable, counted, listing
@@ -127,11 +127,7 @@ def read_part(
             f"{where}: {counted(len(reading.faults), 'fault')} in the manifests:\n{listing(reading.faults)}"
         )
     if reading.left_out and on_bad == "error":
-        raise UserError(
-            f"{where}: {len(reading.left_out)} of "
-            f"{counted(len(reading.left_out) + len(reading.utterances), 'utterance')} cannot be used. Mend these, or "
-            f"leave them out (`--on-bad-audio skip`):\n{listing([one.reason for one in reading.left_out])}"
-        )
+        raise bad_audio(reading.left_out, len(reading.left_out) + len(reading.utterances), where)
     return sorted(reading.utterances, key=lambda u: u.id), reading.left_out
 
 

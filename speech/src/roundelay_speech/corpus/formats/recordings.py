@@ -21,7 +21,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay.core.progress import Progress
 from roundelay_speech.audio.activity import FRAMES_PER_SECOND, Cutting, Energies, cut, smoothed
-from roundelay_speech.audio.reading import AudioError, audio_shape, hushed
+from roundelay_speech.audio.reading import AudioError, audio_shape, bad_audio, hushed
 from roundelay_speech.audio.recordings import one_word, recordings_below, unique_names
 from roundelay_speech.audio.sound import open_sound
 from roundelay_speech.bindings import soundfile
@@ -83,10 +83,7 @@ def read_recordings(folder: Path, options: RecordingOptions, progress: Progress)
         progress.advance()
     progress.finish()
     if left_out and options.on_bad == "error":
-        raise UserError(
-            f"{folder}: {len(left_out)} of {counted(len(named), 'recording')} cannot be used. Mend them, or leave them "
-            f"out (`--on-bad-audio skip`):\n{listing([one.reason for one in left_out])}"
-        )
+        raise bad_audio(left_out, len(named), folder, "recording")
     remarks = channel_remarks(found, channels, Path(), str(folder)) if options.channel is None else []
     return RecordingFolder(found, left_out, remarks)
 

@@ -7,10 +7,8 @@ from roundelay_speech.corpus.readers.an4 import AN4
 from roundelay_speech.corpus.readers.base import Reader
 from roundelay_speech.corpus.readers.demo import DEMO
 from roundelay_speech.corpus.readers.fsdd import FSDD
-from roundelay_speech.corpus.readers.kaldi import KALDI
-from roundelay_speech.corpus.readers.lhotse import LHOTSE
 from roundelay_speech.corpus.readers.librispeech import LIBRISPEECH, MINI_LIBRISPEECH
-from roundelay_speech.corpus.readers.recordings import RECORDINGS
+from roundelay_speech.corpus.readers.own import KALDI, LHOTSE, RECORDINGS
 from roundelay_speech.corpus.readers.switchboard import SWITCHBOARD
 
 READERS: Mapping[str, Reader] = {

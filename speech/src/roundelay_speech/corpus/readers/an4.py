@@ -10,20 +10,19 @@ speakers), audio paths relative to the folder, and CMU's dictionary in `lang/an4
 which has no dev set: DEV_SPEAKERS are held out.
 """
 
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.audio.reading import AudioError, whole_recording
 from roundelay_speech.audio.sphere import read_header
 from roundelay_speech.corpus.build import ReadUtterances, prepare_kaldi, prepare_utterances
 from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.free import Wanted
 from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
-from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.corpus.readers.base import Reader, Request, checked_audio
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay_speech.lexicon.lexicon import read_lexicon
@@ -48,7 +47,7 @@ def prepare_an4(source: Path, data: Path, progress: Progress, *, options: Prepar
     preparation = Preparation(data, "an4", LICENCE, options)
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():
-        found = ReadUtterances(*_read_published(root, options.on_bad))
+        found = _read_published(root, options.on_bad)
         return prepare_utterances(found, read_lexicon(root / "etc" / "an4.dic"), preparation, progress)
     splits = {"train": "train", "dev": "dev", "test": "test"}
     return prepare_kaldi(source, source / "lang" / "an4.dic", splits, preparation, progress, _gender)
@@ -60,7 +59,7 @@ def _gender(speaker: str) -> str | None:
     return first if first in ("f", "m") else None
 
 
-def _read_published(root: Path, on_bad: BadPolicy) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:
+def _read_published(root: Path, on_bad: BadPolicy) -> ReadUtterances:
     audio = {path.stem: path for path in sorted((root / "wav").glob("*/*/*.sph"))}
     splits: dict[str, list[Utterance]] = {TRAIN: [], "dev": [], "test": []}
     left_out: dict[str, list[LeftOut]] = {split: [] for split in splits}
@@ -84,10 +83,7 @@ def _read_published(root: Path, on_bad: BadPolicy) -> tuple[dict[str, list[Utter
                 splits[split].append(made)
     if problems:
         raise UserError(f"{root}: {counted(len(problems), 'fault')} in the transcripts:\n{listing(problems)}")
-    gone = [one for some in left_out.values() for one in some]
-    if gone and on_bad == "error":
-        raise bad_audio(gone, len(gone) + sum(map(len, splits.values())))
-    return {split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out
+    return checked_audio(splits, left_out, on_bad)
 
 
 def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Path]) -> Utterance | LeftOut:
@@ -96,22 +92,9 @@ def _utterance(stem: str, speaker: str, words: list[str], audio: Mapping[str, Pa
         return LeftOut(name, f"{name}: no wav/*/{speaker}/{stem}.sph")
     try:
         read_header(audio[stem])
-        rate, samples = audio_length(audio[stem])
+        return whole_recording(name, audio[stem], f"an4-{speaker}", " ".join(words), _gender(speaker))
     except AudioError as error:
         return LeftOut(name, f"{name}: {error}")
-    return Utterance(
-        id=name,
-        recording_id=name,
-        path=os.path.abspath(audio[stem]),
-        start=0.0,
-        duration=samples / rate,
-        channel=0,
-        sampling_rate=rate,
-        num_samples=samples,
-        speaker=f"an4-{speaker}",
-        text=" ".join(words),
-        gender=_gender(speaker),
-    )
 
 
 def _prepare(request: Request, progress: Progress) -> Corpus:

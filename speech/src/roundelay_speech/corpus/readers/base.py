@@ -8,14 +8,32 @@ from typing import Literal
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay_speech.audio.reading import bad_audio
+from roundelay_speech.corpus.build import ReadUtterances
 from roundelay_speech.corpus.free import Wanted
 from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions, Vocabulary
+from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.data.problems import BadPolicy, LeftOut
 from roundelay_speech.prepared import Corpus
 
 Takes = Literal["--source", "--also", "--lexicon", "--split", "--vocabulary", "--unlabelled"]
 """Options of the command that mean something for some corpora only."""
 Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress], Corpus]
 """Reads a corpus: its folder, its lexicon (None where it is to be recognised alone) and the part of each split."""
+
+
+def checked_audio(
+    splits: Mapping[str, Sequence[Utterance]], left_out: dict[str, list[LeftOut]], on_bad: BadPolicy
+) -> ReadUtterances:
+    """Return utterances by split, sorted by id, and those that are left out.
+
+    Raises:
+        UserError: some are, and `on_bad` is `error`.
+    """
+    gone = [one for some in left_out.values() for one in some]
+    if gone and on_bad == "error":
+        raise bad_audio(gone, len(gone) + sum(map(len, splits.values())))
+    return ReadUtterances({split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out)
 
 
 @dataclass(frozen=True)

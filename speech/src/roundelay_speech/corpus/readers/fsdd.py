@@ -5,19 +5,18 @@ published the numbers 0 to 4 of each digit and speaker are the test set, so the 
 become dev.
 """
 
-import os
 import re
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.audio.reading import AudioError, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay_speech.corpus.free import Wanted
 from roundelay_speech.corpus.options import DEFAULTS, Preparation, PrepareOptions
-from roundelay_speech.corpus.readers.base import Reader, Request
+from roundelay_speech.corpus.readers.base import Reader, Request, checked_audio
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, counted, listing
 from roundelay_speech.lexicon.lexicon import parse_lexicon
@@ -64,14 +63,12 @@ def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: Prepa
         read = {split: read_data_dir_by(source / split, source, options.on_bad) for split in (TRAIN, "dev", "test")}
         found = ReadUtterances.of(read)
     else:
-        found = ReadUtterances(*_read_recordings(source, options))
+        found = _read_recordings(source, options)
     lexicon = parse_lexicon(PRONUNCIATIONS, "lexicon of the digits")
     return prepare_utterances(found, lexicon, Preparation(data, "fsdd", LICENCE, options), progress)
 
 
-def _read_recordings(
-    source: Path, options: PrepareOptions
-) -> tuple[dict[str, list[Utterance]], dict[str, list[LeftOut]]]:
+def _read_recordings(source: Path, options: PrepareOptions) -> ReadUtterances:
     folders = [source / "recordings", *sorted(source.glob("*/recordings"))]
     folder = next((one for one in folders if one.is_dir()), source)
     files = sorted(folder.glob("*.wav"))
@@ -88,28 +85,10 @@ def _read_recordings(
         name = f"fsdd-{speaker}-{digit}-{number:02d}"
         split = "test" if number in TEST_NUMBERS else "dev" if number in DEV_NUMBERS else TRAIN
         try:
-            rate, samples = audio_length(path)
+            splits[split].append(whole_recording(name, path, f"fsdd-{speaker}", DIGITS[digit]))
         except AudioError as error:
             left_out[split].append(LeftOut(name, f"{name}: {error}"))
-            continue
-        splits[split].append(
-            Utterance(
-                id=name,
-                recording_id=name,
-                path=os.path.abspath(path),
-                start=0.0,
-                duration=samples / rate,
-                channel=0,
-                sampling_rate=rate,
-                num_samples=samples,
-                speaker=f"fsdd-{speaker}",
-                text=DIGITS[digit],
-            )
-        )
-    gone = [one for some in left_out.values() for one in some]
-    if gone and options.on_bad == "error":
-        raise bad_audio(gone, len(files))
-    return {split: sorted(us, key=lambda u: u.id) for split, us in splits.items()}, left_out
+    return checked_audio(splits, left_out, options.on_bad)
 
 
 def _prepare(request: Request, progress: Progress) -> Corpus:

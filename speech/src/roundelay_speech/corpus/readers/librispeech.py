@@ -10,13 +10,12 @@ ROOT is the source folder or `LibriSpeech` in it. Parts are joined into splits. 
 
 import csv
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import AudioError, audio_length, bad_audio
+from roundelay_speech.audio.reading import AudioError, bad_audio, whole_recording
 from roundelay_speech.corpus.build import ReadUtterances, prepare_utterances
 from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
@@ -25,6 +24,7 @@ from roundelay_speech.corpus.options import DEFAULTS, OPEN, Preparation, Prepare
 from roundelay_speech.corpus.readers.base import Reader, Request
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
+from roundelay_speech.kaldi_io.tables import read_table
 from roundelay_speech.lexicon.lexicon import read_lexicon
 from roundelay_speech.prepared import TRAIN, Corpus
 
@@ -136,28 +136,11 @@ def read_part(root: Path, part: str, on_bad: BadPolicy, progress: Progress) -> t
         left_out += [LeftOut(name, f"{name}: {file}: its audio is here, but no line") for name in sorted(untold)]
         for name, text in transcripts.items():
             path = file.with_name(f"{name}.flac")
+            speaker = name.split("-", maxsplit=1)[0]
             try:
-                rate, samples = audio_length(path)
+                utterances.append(whole_recording(name, path, speaker, text, genders.get(speaker), part))
             except AudioError as error:
                 left_out.append(LeftOut(name, f"{name}: {error}"))
-                continue
-            speaker = name.split("-", maxsplit=1)[0]
-            utterances.append(
-                Utterance(
-                    id=name,
-                    recording_id=name,
-                    path=os.path.abspath(path),
-                    start=0.0,
-                    duration=samples / rate,
-                    channel=0,
-                    sampling_rate=rate,
-                    num_samples=samples,
-                    speaker=speaker,
-                    text=text,
-                    gender=genders.get(speaker),
-                    subset=part,
-                )
-            )
         progress.advance()
     progress.finish()
     if problems:
@@ -227,25 +210,10 @@ def _halves(utterances: Sequence[Utterance]) -> tuple[list[Utterance], list[Utte
 
 def _transcripts(path: Path, problems: list[str]) -> dict[str, str]:
     """Return utterance -> words of one chapter; faults go to `problems`."""
-    found: dict[str, str] = {}
-    prefix = path.name.removesuffix(".trans.txt")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        problems.append(f"{path}: not UTF-8 text (byte {error.start})")
-        return found
-    for number, line in enumerate(text.split("\n"), 1):
-        name, *words = line.split() or [""]
-        if not name:
-            continue
-        if not name.startswith(f"{prefix}-"):
-            problems.append(f"{path}:{number}: {name} is not an utterance of {prefix}")
-        elif name in found:
-            problems.append(f"{path}:{number}: {name} is here a second time")
-        elif not words:
-            problems.append(f"{path}:{number}: {name} has no words")
-        found.setdefault(name, " ".join(words))
-    return found
+    table, prefix = read_table(path, problems), path.name.removesuffix(".trans.txt")
+    others = (name for name in table.values if not name.startswith(f"{prefix}-"))
+    problems += [f"{table.at(name)}: {name} is not an utterance of {prefix}" for name in others]
+    return {name: " ".join(text.split()) for name, text in table.values.items()}
 
 
 def _genders(path: Path) -> dict[str, str]:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
-from roundelay_speech.decode.lm.ngram import Arpa
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import Arpa
 
 Float32 = npt.NDArray[np.float32]
 

@@ -8,19 +8,18 @@ Legend: P phones, S columns.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
-
-import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
-from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
 from roundelay_speech.decode.graphs.transducers import Symbols
-from roundelay_speech.decode.lm.ngram import Arpa, restrict
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
+from roundelay_speech.ngrams.ngram import Arpa
+from roundelay_speech.search.fst import Fst
 from roundelay_speech.units.base import UnitSet
 
 
@@ -72,22 +71,8 @@ def build_chain_graph(lexicon: Lexicon, model: Arpa, units: UnitSet, config: Gra
     """
     assert units.hmm is not None
     phones = units.hmm.phones(units.names)
-    said = {phone for variants in lexicon.pronunciations.values() for variant in variants for phone in variant}
-    if strange := sorted(said - set(phones)):
-        raise UserError(
-            f"The lexicon has phones that the model does not know ({', '.join(strange[:10])}). Leave out their words, "
-            "or write them in the phones of the model."
-        )
-    restricted = restrict(model, lexicon.words)
-    symbols, lg = lexicon_and_grammar(lexicon, restricted.model, phones, config)
-    columns = units.columns
-    graph = to_arrays(kaldifst.compose(state_transducer(units, symbols), lg))
-    del lg
-    keep = np.arange(len(columns) + 1 + len(symbols.disambiguation))
-    keep[len(columns) + 1 :] = 0
-    arcs = merge_equal_states(map_input(graph, keep))
-    info = {"topology": "chain", "columns": list(columns), "phones": phones}
-    return finished(arcs, symbols, len(columns), config, restricted, lexicon, info)
+    info = {"topology": "chain", "columns": list(units.columns), "phones": phones}
+    return graph_of_columns(lexicon, model, config, info, partial(state_transducer, units))
 
 
 def state_transducer(units: UnitSet, symbols: Symbols) -> Fst:

@@ -10,6 +10,7 @@ Legend: T frames, U units.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +21,12 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
-from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, graph_of_columns
 from roundelay_speech.decode.graphs.transducers import Symbols
-from roundelay_speech.decode.lm.ngram import Arpa, restrict
 from roundelay_speech.hmm.topology import Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.search.fst import Fst, map_input, merge_equal_states, to_arrays
+from roundelay_speech.ngrams.ngram import Arpa
+from roundelay_speech.search.fst import Fst
 from roundelay_speech.units.base import BLANK, UnitSet
 
 
@@ -33,19 +34,7 @@ from roundelay_speech.units.base import BLANK, UnitSet
 class CtcGraph(GraphKind):
     """Units and a blank, without hidden Markov models (connectionist temporal classification).
 
-    search      words: of the lexicon, by the language model; greedy and prefixes: whatever the units spell, without
-                either, of the best column of every frame or of the most probable units (prefixes.py)
-    prefixes    rows of units that the search for the most probable ones keeps at every frame
-    blank_cost  of every blank, in nats, taken off its log-probability before the scale: these models say blank too
-                often for a search that adds a language model
-    blank_costs costs of which dev chooses; empty: `blank_cost`
-
-    Of log-probabilities that another program computed:
-    units       a file with the units in the order of the columns, one a line; null: those of the run or, where it has
-                none, the blank, then the phones of the alignment but silence
-    blank       the unit that is the blank
-    spelled     words are said as they are spelled: units are characters
-    boundary    with `spelled`, the unit behind every word; null: none
+    A blank has a cost because these models say blank too often for a search that adds a language model.
     """
 
     name: Literal["ctc"] = field(default="ctc", kw_only=True)
@@ -183,22 +172,8 @@ def build_ctc_graph(
             f"The blank {blank} is not among the columns ({', '.join(columns[:10])}...). Name the one it is."
         )
     units = [name for name in columns if name != blank]
-    said = {unit for variants in lexicon.pronunciations.values() for variant in variants for unit in variant}
-    if strange := sorted(said - set(units)):
-        raise UserError(
-            f"The lexicon has units that the model does not know ({', '.join(strange[:10])}). Leave out their words, "
-            "or write them in the units of the model."
-        )
-    restricted = restrict(model, lexicon.words)
-    symbols, lg = lexicon_and_grammar(lexicon, restricted.model, units, config, silence=False)
-    tokens = token_transducer(columns, blank, symbols)
-    graph = to_arrays(kaldifst.compose(tokens, lg))
-    del lg
-    keep = np.arange(len(columns) + 1 + len(symbols.disambiguation))
-    keep[len(columns) + 1 :] = 0
-    arcs = merge_equal_states(map_input(graph, keep))
     info = {"topology": "ctc", "columns": list(columns), "blank": blank, "phones": units}
-    return finished(arcs, symbols, len(columns), config, restricted, lexicon, info)
+    return graph_of_columns(lexicon, model, config, info, partial(token_transducer, columns, blank), silence=False)
 
 
 def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fst:

@@ -12,7 +12,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from roundelay_speech.decode.lm.ngram import BEGIN, END, NEVER, ROOT, Arpa, Floats, Ints
+from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT, Arpa, Floats, Ints
 from roundelay_speech.search.fst import ARC, Arcs
 
 

@@ -8,7 +8,7 @@ Costs of words are put on last: a finished graph can be given others without bei
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +21,15 @@ from roundelay.core.files import atomic_write, read_text, write_text
 from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.grammar import grammar_arcs
 from roundelay_speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
-from roundelay_speech.decode.lm.ngram import Arpa, Restricted
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import Arpa, Restricted, restrict
 from roundelay_speech.search.fst import (
     Arcs,
     Fst,
     add_output_cost,
     file_bytes,
     from_arrays,
+    map_input,
     merge_equal_states,
     read_checked_fst,
     to_arrays,
@@ -142,6 +143,42 @@ def finished(
         "fst_bytes": file_bytes(arcs),
     }
     return Graph(from_arrays(arcs), symbols.words, columns, info)
+
+
+def graph_of_columns(
+    lexicon: Lexicon,
+    model: Arpa,
+    config: GraphConfig,
+    info: dict[str, Any],
+    transducer: Callable[[Symbols], Fst],
+    *,
+    silence: bool = True,
+) -> Graph:
+    """Compile lexicon, language model and the columns of a model that needs no tied states: T o L o G.
+
+    Args:
+        info: kept with the graph: its `columns`, and `phones`, which a column stands for.
+        transducer: makes T, from columns to those.
+        silence: L has optional silences.
+
+    Raises:
+        UserError: lexicon and language model share no word; the lexicon has a phone that the model does not know.
+    """
+    said = {phone for variants in lexicon.pronunciations.values() for variant in variants for phone in variant}
+    if strange := sorted(said - set(info["phones"])):
+        raise UserError(
+            f"The lexicon has units that the model does not know ({', '.join(strange[:10])}). Leave out their words, "
+            "or write them in the units of the model."
+        )
+    restricted = restrict(model, lexicon.words)
+    symbols, lg = lexicon_and_grammar(lexicon, restricted.model, info["phones"], config, silence=silence)
+    composed = to_arrays(kaldifst.compose(transducer(symbols), lg))
+    del lg
+    columns = len(info["columns"])
+    keep = np.arange(columns + 1 + len(symbols.disambiguation))
+    keep[columns + 1 :] = 0
+    arcs = merge_equal_states(map_input(composed, keep))
+    return finished(arcs, symbols, columns, config, restricted, lexicon, info)
 
 
 def save_graph(graph: Graph, folder: Path) -> None:

@@ -24,9 +24,9 @@ from roundelay_speech.bindings import kaldifst
 from roundelay_speech.decode.graphs.base import Columns, GraphKind
 from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, finished, lexicon_and_grammar
 from roundelay_speech.decode.graphs.transducers import Symbols, expand_states
-from roundelay_speech.decode.lm.ngram import Arpa, Restricted, restrict
 from roundelay_speech.hmm.topology import PhoneState, Tying
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import Arpa, Restricted, restrict
 from roundelay_speech.search.fst import Arcs, add_self_loops, from_arrays, map_input, merge_equal_states, to_arrays
 
 

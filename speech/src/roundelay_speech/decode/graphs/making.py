@@ -22,8 +22,6 @@ from roundelay_speech.data.processes import start_workers
 from roundelay_speech.decode.graphs.base import Columns
 from roundelay_speech.decode.graphs.graph import GRAPH_FILE, GraphConfig, save_graph
 from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
-from roundelay_speech.decode.lm.estimate import Estimator, estimate_with, prune, share_of_histories
-from roundelay_speech.decode.lm.ngram import Arpa, restrict
 from roundelay_speech.decode.lm.size import (
     GRAPH_BYTES,
     READING_BYTES,
@@ -43,6 +41,8 @@ from roundelay_speech.decode.lm.vocabulary import (
 )
 from roundelay_speech.lexicon.g2p import g2p_of
 from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation, read_lexicon, write_lexicon
+from roundelay_speech.ngrams.estimate import Estimator, estimate_with, prune, share_of_histories
+from roundelay_speech.ngrams.ngram import Arpa, restrict
 
 LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE = "lm.arpa.gz", "lexicon.txt", "dropped.txt", "guessed.txt"
 SECOND_LM = "second"  # how the names of larger models of the same texts begin

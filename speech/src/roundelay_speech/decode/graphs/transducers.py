@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay_speech.bindings import kaldifst
-from roundelay_speech.decode.lm.ngram import BEGIN, END
 from roundelay_speech.hmm.topology import EDGE, PhoneState, Tying, transitions
 from roundelay_speech.lexicon.lexicon import Lexicon
+from roundelay_speech.ngrams.ngram import BEGIN, END
 from roundelay_speech.search.fst import ARC, Arcs, Fst
 
 EPSILON, BACKOFF = "<eps>", "#0"

@@ -1,1 +1,1 @@
-"""N-gram language models."""
+"""Language models of words: files, vocabularies, scores."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write
-from roundelay_speech.decode.lm.ngram import BEGIN, END, Arpa, Floats, Ints, build
+from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa, Floats, Ints, build
 
 _GZIP = b"\x1f\x8b"
 LONGEST_LINE = 1 << 24

@@ -17,7 +17,6 @@ from typing import Any
 
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.lm.arpa_file import open_text, read_arpa
-from roundelay_speech.decode.lm.ngram import END, NEVER, UNKNOWN
 from roundelay_speech.decode.lm.scorer import NATS, ArpaScorer, Scorer
 from roundelay_speech.decode.lm.size import (
     READING_BYTES,
@@ -28,6 +27,7 @@ from roundelay_speech.decode.lm.size import (
     declared_counts,
     gigabytes,
 )
+from roundelay_speech.ngrams.ngram import END, NEVER, UNKNOWN
 
 FEW = 5_000_000
 """n-grams that are read without KenLM, at most."""

@@ -14,7 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 
-from roundelay_speech.decode.lm.ngram import BEGIN, END, NEVER, ROOT, Arpa
+from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT, Arpa
 
 NATS = -math.log(10.0)
 """From a log10 probability to a cost in nats."""

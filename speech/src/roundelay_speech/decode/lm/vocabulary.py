@@ -7,8 +7,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay_speech.decode.lm.arpa_file import open_text
-from roundelay_speech.decode.lm.ngram import RESERVED
 from roundelay_speech.lexicon.lexicon import Lexicon, Pronunciation, are_by_position, base_phone, case_of, read_lexicon
+from roundelay_speech.ngrams.ngram import RESERVED
 
 Sentence = Sequence[str]
 

@@ -22,7 +22,7 @@ from roundelay.core.files import read_json, write_text
 from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.align import Aligned
-from roundelay_speech.hmm.alignment import LOG, TREE, AlignSummary, silence_share
+from roundelay_speech.hmm.alignment import LOG, TREE, AlignSummary
 from roundelay_speech.hmm.cepstra import all_cepstra
 from roundelay_speech.hmm.formats.kaldi_tying import ImportedTying
 from roundelay_speech.hmm.passes import Spoken
@@ -113,7 +113,7 @@ def write_import(
             different, compared = different + int(differs.sum()), compared + len(pdfs)
         labels.put(task.spoken[name], Aligned(pdfs, foreign.phones, foreign.states, 0.0))
         contexts.update(map(tuple, np.unique(own, axis=0).tolist()))
-    summary = _summary(task, labels, tree, len(contexts))
+    summary = task.summary(labels, tree, len(contexts))
     unknown = len(read.keys() - task.spoken.keys())
     line = f'{{"stage": "import", "not_in_the_corpus": {unknown}, "frames_with_another_pdf": {different}}}\n'
     write_text(out / LOG, line)
@@ -196,25 +196,3 @@ def _tree(
     if tree.phones != phones:
         raise UserError(f"{path}: a tree of other phones than those of {corpus.folder}.")
     return tree
-
-
-def _summary(task: Task, labels: Labels, tree: DecisionTree, contexts: int) -> AlignSummary:
-    training = np.zeros(task.frames, bool)
-    for name in task.splits[TRAIN]:
-        spoken = task.spoken[name]
-        training[spoken.first : spoken.first + spoken.frames] = True
-    return AlignSummary(
-        made_by=task.made_by,
-        fingerprint=task.fingerprint,
-        config=dict(task.config),
-        utterances={split: len(ids) for split, ids in task.splits.items()},
-        aligned={split: sum(name not in task.failed for name in ids) for split, ids in task.splits.items()},
-        failed=dict(task.failed),
-        frames=task.frames,
-        aligned_frames=int((labels.pdf >= 0).sum()),
-        num_pdfs=tree.num_pdfs,
-        contexts_seen=contexts,
-        gaussians=0,
-        log_likelihood=None,
-        silence_share=silence_share(labels.phones[training]),
-    )

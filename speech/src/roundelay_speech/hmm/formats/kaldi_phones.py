@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_text
 from roundelay_speech.data.problems import listing
 from roundelay_speech.hmm.topology import SILENCE
 
@@ -38,14 +39,8 @@ def read_symbols(path: Path) -> dict[str, int]:
     Raises:
         UserError: missing, or a line is something else; names file and line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror or error}).") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}).") from None
     found: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
+    for number, line in enumerate(read_text(path, "Kaldi's phones.txt is needed").split("\n"), 1):
         fields = line.split()
         if not fields:
             continue

@@ -115,7 +115,7 @@ def read_ctm(path: Path) -> dict[Channel, list[TimedWord]]:
     words: dict[Channel, list[TimedWord]] = {}
     open_at: tuple[str, Channel] | None = None  # where alternatives have begun
     alternatives: list[list[TimedWord]] = []
-    for number, line in content_lines(path, "`roundelay decode` writes hyp.ctm."):
+    for number, line in content_lines(path, "`roundelay decode` writes hyp.ctm"):
         where, fields = f"{path}:{number}", line.split()
         if len(fields) not in (5, 6):
             raise UserError(f"{where}: expected `file channel start duration word [confidence]`, found {line!r}.")

@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roundelay.core.errors import UserError
+from roundelay.core.files import read_text
 
 
-def read_lines(path: Path, hint: str = "") -> list[str]:
+def read_lines(path: Path, hint: str = "a file of words is needed") -> list[str]:
     """Return the lines of a UTF-8 text file, without their ends.
 
     Only a line feed (or carriage return and line feed) ends a line: a word may hold the other separators of Unicode.
@@ -18,18 +19,10 @@ def read_lines(path: Path, hint: str = "") -> list[str]:
     Raises:
         UserError: the file is missing, is no file, or is not UTF-8.
     """
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file.{' ' * bool(hint)}{hint}") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: a folder, not a file.{' ' * bool(hint)}{hint}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}). Convert it, for example with iconv.") from error
-    return [line.removesuffix("\r") for line in text.split("\n")]
+    return [line.removesuffix("\r") for line in read_text(path, hint).split("\n")]
 
 
-def content_lines(path: Path, hint: str = "") -> Iterator[tuple[int, str]]:
+def content_lines(path: Path, hint: str = "a file of words is needed") -> Iterator[tuple[int, str]]:
     """Yield (number from 1, line) of the lines that are neither blank nor a comment (`;;`, the mark of NIST's
     files)."""
     for number, line in enumerate(read_lines(path, hint), 1):

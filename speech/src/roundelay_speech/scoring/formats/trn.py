@@ -60,7 +60,7 @@ def read_trn(path: Path) -> dict[str, list[str]]:
         UserError: the file is missing, a line has no `(name)` at its end, or a name comes twice; names file and line.
     """
     texts: dict[str, list[str]] = {}
-    for number, line in content_lines(path, "`roundelay decode` writes ref.trn and hyp.trn."):
+    for number, line in content_lines(path, "`roundelay decode` writes ref.trn and hyp.trn"):
         match = _LINE.fullmatch(line)
         if match is None:
             raise UserError(f"{path}:{number}: expected `words (speaker-utterance)`, found {line!r}.")

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roundelay.core.errors import UserError
-from roundelay_speech.decode.lm.ngram import (
+from roundelay_speech.ngrams.ngram import (
     ABSENT,
     BEGIN,
     END,
@@ -140,11 +140,11 @@ def estimate_with(how: Estimator, sentences: Iterable[Sequence[str]], vocabulary
     end, begin = words.index(END), words.index(BEGIN)
     if not levels[0].count[end]:
         raise UserError("There is no sentence to estimate a language model from.")
-    model = _model(how, words, levels, begin)
+    model = model_of(how, words, levels, begin)
     return prune(model, how.prune, _history_share(model, levels)) if how.prune else model
 
 
-def count(sentences: Iterable[Sequence[str]], words: Sequence[str], order: int) -> list[Counted]:
+def count(sentences: Iterable[Iterable[str]], words: Sequence[str], order: int) -> list[Counted]:
     """Count the n-grams of orders 1 to `order`; all words are listed as 1-grams, also those that do not occur."""
     ids = {word: i for i, word in enumerate(words)}
     begin, end = ids.pop(BEGIN), ids.pop(END)
@@ -197,7 +197,13 @@ def discounts(adjusted: Ints) -> tuple[float, float, float]:
     return found if all(0 < d < k for k, d in enumerate(found, 1)) and n4 else FALLBACK
 
 
-def _model(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], begin: int) -> Arpa:
+def model_of(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], begin: int) -> Arpa:
+    """Return the model of counted n-grams, of as many orders as there are levels, not pruned.
+
+    Args:
+        words: by id.
+        begin: the id of <s>.
+    """
     adjusted = adjusted_counts(levels, how.method)
     adjusted[0] = np.where(levels[0].begins, 0, adjusted[0])  # <s> is never predicted
     probability = np.full(len(words), 1.0 / (len(words) - 1))

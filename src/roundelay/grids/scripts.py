@@ -18,16 +18,14 @@ from roundelay.core.errors import UserError
 from roundelay.core.parent import die_with_parent
 from roundelay.core.progress import Progress
 from roundelay.core.records import EVENTS, Results
+from roundelay.grids.cells import Cell, CellWork, Configuration, Work, stem
+from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.trials import Trials
 from roundelay.job import Interrupt
 from roundelay.reports.runs import load_run
 from roundelay.run_directory import alone, claim_directory, commit, machine
 from roundelay.runtime.launch.world import REPORT, STRAGGLERS
 from roundelay.strategies import make_strategy
-from roundelay.strategies.sgd import SerialSgd
-from roundelay_speech.grids.cells import Cell, Configuration, stem
-from roundelay_speech.grids.grid import Contenders, Tuning
-from roundelay_speech.grids.running import CellWork, Work
-from roundelay_speech.grids.trials import Trials
 
 PLACEHOLDERS = ("{strategy}", "{rate}", "{seed}")
 """Places in the script's arguments that are filled in for each training."""
@@ -132,13 +130,7 @@ class ScriptTrials(Trials):
         )
 
     def tunings(self, rates: Sequence[float]) -> tuple[Tuning, ...]:
-        wanted = self.contenders
-        several = [n for n in dict.fromkeys(wanted.learners) if n > 1]
-        texts = [text for text in dict.fromkeys(wanted.strategies) if not isinstance(make_strategy(text), SerialSgd)]
-        slowed = [(), tuple(wanted.stragglers)] if wanted.stragglers else [()]
-        whole: list[tuple[str, int, tuple[str, ...]]] = [(SerialSgd.name, 1, ())]
-        whole += [(text, count, slow) for count in several for text in texts for slow in slowed]
-        return tuple(self._tuning(*one, rates) for one in whole)
+        return tuple(self._tuning(*way, rates) for way in self.contenders.ways())
 
     def _tuning(self, text: str, learners: int, slow: tuple[str, ...], rates: Sequence[float]) -> Tuning:
         strategy = make_strategy(text)

@@ -10,20 +10,12 @@ from markupsafe import Markup
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.core.files import write_json, write_text
-from roundelay.reports import load_run, render_html
-from roundelay.reports.charts import table
-from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
-from roundelay.reports.numbers import MISSING, percent
-from roundelay.reports.numbers import plain as digits
-from roundelay.reports.runs import Run, worded
-from roundelay.reports.series import Series, scored, shortened
-from roundelay.reports.table import as_text, means, means_table, packed
-from roundelay_speech.grids.cells import Configuration, shown
-from roundelay_speech.grids.grid import Grid
-from roundelay_speech.grids.results import (
+from roundelay.grids.cells import Configuration, shown
+from roundelay.grids.grid import Grid
+from roundelay.grids.results import (
+    CellOutcome,
     CellRecord,
     CellState,
-    Outcome,
     Tuned,
     configuration_json,
     diverged,
@@ -32,13 +24,23 @@ from roundelay_speech.grids.results import (
     spread_json,
     tunings,
 )
+from roundelay.reports import load_run, render_html
+from roundelay.reports.charts import table
+from roundelay.reports.comparison import Comparison, Figures, Spread, compare_runs, spread
+from roundelay.reports.numbers import MISSING, percent
+from roundelay.reports.numbers import plain as digits
+from roundelay.reports.runs import Run, worded
+from roundelay.reports.series import Series, scored, shortened
+from roundelay.reports.table import as_text, means, means_table, packed
 
-NOTE = (
+MEANS_NOTE = (
     "Means over seeds ± standard deviation of one run. Speedup (of training) and times sooner are against sgd, "
     "1 learner,\nof the same seed."
 )
 JSON, HTML = "compare.json", "compare.html"
-SCHEMA = 1
+COMPARE_SCHEMA = 1
+TABLE_WIDTH = 200
+"""Characters of a table's line where no terminal says how many it has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Compared:
     files: str  # where the rest is
 
 
-def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, width: int) -> Compared:
+def summarise(grid: Grid, outcomes: Sequence[CellOutcome], target: float | None, width: int) -> Compared:
     """Compare the finished cells; write compare.json and compare.html."""
     choices = tunings(grid, outcomes)
     runs, outcomes = _load(judged(grid, outcomes))
@@ -70,17 +72,17 @@ def summarise(grid: Grid, outcomes: Sequence[Outcome], target: float | None, wid
     parts = [_text(rows, width)]
     if choices:
         parts = [
-            f"Tried on dev, under seed {grid.base.training.seed}:",
+            f"Tried on dev, under seed {choices[0].tried[0].seed}:",
             _text(tried, width),
             *parts,
             *(["\n".join(edges)] if edges else []),
         ]
     return Compared(
-        "\n\n".join([*parts, f"{NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
+        "\n\n".join([*parts, f"{MEANS_NOTE}\nMinibatch: {grid.about_minibatch}."]), tuple(failed), _files(written)
     )
 
 
-def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
+def _load(outcomes: Sequence[CellOutcome]) -> tuple[list[Run], list[CellOutcome]]:
     """Return the runs of trained cells; a directory that cannot be read makes its cell a failed one."""
     runs, found = [], []
     for outcome in outcomes:
@@ -88,7 +90,7 @@ def _load(outcomes: Sequence[Outcome]) -> tuple[list[Run], list[Outcome]]:
             runs += [load_run(outcome.cell.exp)] if outcome.trained else []
             found.append(outcome)
         except UserError as error:
-            found.append(Outcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+            found.append(CellOutcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
     return runs, found
 
 
@@ -103,7 +105,7 @@ def _failed_trial(record: CellRecord, choice: Tuned) -> str:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def table_rows(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) -> list[list[str]]:
+def table_rows(grid: Grid, outcomes: Sequence[CellOutcome], comparison: Comparison) -> list[list[str]]:
     """Return titles, then a row for every configuration of the grid: its name, its values of the axes, means over
     seeds.
 
@@ -129,7 +131,7 @@ def table_rows(grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison) 
     return [[name, *row[1:]] for name, row in zip(names, table, strict=True)]
 
 
-def _broken(cells: Sequence[Outcome], series: Series) -> str:
+def _broken(cells: Sequence[CellOutcome], series: Series) -> str:
     counts = {
         "failed": sum(o.state is CellState.FAILED for o in cells),
         "diverged": sum(map(diverged, series.runs)),
@@ -181,9 +183,9 @@ def _tuning_page(rows: list[list[str]], comparison: Comparison) -> Markup:
     return table("Values tried on dev, under a seed that judges nothing", rows[0], rows[1:], meanings)
 
 
-def _configurations(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
+def _configurations(outcomes: Sequence[CellOutcome]) -> list[list[CellOutcome]]:
     """Return lists of cells that differ in the seed alone."""
-    found: dict[str, list[Outcome]] = {}
+    found: dict[str, list[CellOutcome]] = {}
     for o in outcomes:
         found.setdefault(o.cell.configuration.stem, []).append(o)
     return list(found.values())
@@ -193,17 +195,15 @@ def _configurations(outcomes: Sequence[Outcome]) -> list[list[Outcome]]:
 
 
 def _to_json(
-    grid: Grid, outcomes: Sequence[Outcome], comparison: Comparison, choices: Sequence[Tuned]
+    grid: Grid, outcomes: Sequence[CellOutcome], comparison: Comparison, choices: Sequence[Tuned]
 ) -> dict[str, Any]:
     runs = {run.folder: run for run, _ in comparison.figures}
     first = next(iter(runs.values()), None)
     by_folder = {o.cell.exp: o.cell.configuration for o in outcomes}
     return {
-        "schema": SCHEMA,
-        "recipe": grid.base.name,
+        "schema": COMPARE_SCHEMA,
+        **grid.source,
         "corpus": first.results.corpus if first else None,
-        "runtime": grid.base.training.runtime,
-        "minibatch": plain(grid.base.training.size),
         "machine": first.results.machine if first else None,
         "commit": first.results.commit if first else None,
         "target_loss": comparison.target,
@@ -216,7 +216,7 @@ def _to_json(
     }
 
 
-def _cell_json(outcome: Outcome, run: Run | None, comparison: Comparison) -> dict[str, Any]:
+def _cell_json(outcome: CellOutcome, run: Run | None, comparison: Comparison) -> dict[str, Any]:
     cell, what = outcome.cell, outcome.cell.configuration
     value: dict[str, Any] = {
         **outcome_json(outcome),

@@ -8,14 +8,13 @@
 Needs neither strategies nor torch, so that a slip of the keyboard is named before anything is loaded.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from roundelay.core.errors import UserError
 from roundelay.core.strategy_text import did_you_mean, parse_strategy, split_outside_brackets
 from roundelay.options.known import check_strategy, strategies
-from roundelay_speech.recipes.known import check_recipe
 
 USUAL_STRATEGIES = ("ssgd", "adpsgd:random-ring")
 """Strategies beside one learner alone, where none are named."""
@@ -108,15 +107,18 @@ def is_override(text: str) -> bool:
     return bool(equals) and "," not in key and ":" not in key
 
 
-def check_axes(recipe: str, axes: Axes, given: Sequence[str]) -> None:
+def check_axes(axes: Axes, given: Sequence[str], check_recipe: Callable[[Sequence[str]], None]) -> None:
     """Check names and types of recipe, strategies and every value of every axis.
+
+    Args:
+        check_recipe: checks the recipe with overrides.
 
     Raises:
         UserError: as `check_recipe` and `check_strategy`; an option that none of the strategies `given` takes.
     """
     whole = (*axes.compared, *axes.tuned)
     for point in points([axis for axis in whole if axis.option is None]):
-        check_recipe(recipe, [*axes.overrides, *recipe_part(point)])
+        check_recipe([*axes.overrides, *recipe_part(point)])
     taken: set[str] = set()
     for text in given:
         check_strategy(text)

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.core.files import write_json, write_text
+from roundelay.grids.results import CellState, configuration_json, outcome_json, spread_json
+from roundelay.grids.scaling import OneClock, TrainedWay, rate_of
 from roundelay.reports import load_run
 from roundelay.reports.alone import Alone, Together, beside_alone
 from roundelay.reports.charts import table
@@ -16,13 +18,11 @@ from roundelay.reports.panels import Scaling, scaling_figure
 from roundelay.reports.series import Series, series_of, straggler_text
 from roundelay.reports.table import as_text, packed
 from roundelay.strategies.base import Strategy
-from roundelay_speech.grids.results import CellState, configuration_json, outcome_json, spread_json
-from roundelay_speech.grids.scaling import OneClock, Way, rate_of
 
 SCALING_JSON, SCALING_HTML = "scaling.json", "scaling.html"
 SCALING_SCHEMA = 1
 PREDICTED = "predicted"
-COLUMNS = {
+SCALING_COLUMNS = {
     "strategy": "who talks to whom, and when",
     "learners": "data-parallel learners",
     "rate": "the learning rate: the best of those tried under a seed that judges nothing",
@@ -56,7 +56,7 @@ class _Row:
         predicted: seconds to the loss, of the same way simulated at measured costs.
     """
 
-    way: Way
+    way: TrainedWay
     virtual: bool
     alone: Alone | None
     found: Together | None
@@ -116,7 +116,7 @@ _Key = tuple[Strategy, int, tuple[str, ...]]
 """A way apart from its clock: strategy, learners, stragglers."""
 
 
-def _key(way: Way) -> _Key:
+def _key(way: TrainedWay) -> _Key:
     what = way.choice.tuning.configuration
     return what.strategy, what.learners, what.stragglers
 
@@ -172,7 +172,7 @@ def _notes(row: _Row) -> list[str]:
 
 def _titles(rows: Sequence[_Row]) -> list[str]:
     """Return titles of the columns; of what was predicted only where something was."""
-    return [title for title in COLUMNS if title != PREDICTED or any(row.predicted.values for row in rows)]
+    return [title for title in SCALING_COLUMNS if title != PREDICTED or any(row.predicted.values for row in rows)]
 
 
 def _table(rows: Sequence[_Row]) -> list[list[str]]:
@@ -193,7 +193,7 @@ def _cells(row: _Row) -> dict[str, str]:
         MISSING if row.sooner is None else f"{row.sooner:.2f}{_range(row.ratios, 2)}",
         seeds,
     ]
-    return dict(zip(COLUMNS, cells, strict=True))
+    return dict(zip(SCALING_COLUMNS, cells, strict=True))
 
 
 def _written(times: Spread) -> str:
@@ -212,8 +212,8 @@ def _range(found: Spread, digits: int) -> str:
 def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str]) -> str:
     title = f"{clocks[0].trials.name}: how much sooner than one learner"
     titles = _titles(rows)
-    whole = table("Ways to train", titles, _table(rows), [COLUMNS[title] for title in titles])
-    return page("roundelay_speech.grids/scaling.html", title, kind="scaling", lead=said, parts=[picture(rows), whole])
+    whole = table("Ways to train", titles, _table(rows), [SCALING_COLUMNS[title] for title in titles])
+    return page("roundelay.grids/scaling.html", title, kind="scaling", lead=said, parts=[picture(rows), whole])
 
 
 def picture(rows: Sequence[_Row]) -> str:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 from roundelay.commands.arguments import count, counts, parse_learners, positive, positives, slowdown, whole
 from roundelay.commands.base import Command
+from roundelay.commands.examples import EXAMPLES
 from roundelay.core.errors import UserError
+from roundelay.core.extras import load
 from roundelay.core.script import is_script
+from roundelay.grids.axes import USUAL_STRATEGIES
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console
-from roundelay_speech.commands.examples import EXAMPLES
-from roundelay_speech.grids.axes import USUAL_STRATEGIES
 
 
 def add(command: Command) -> None:
@@ -77,11 +78,11 @@ def add(command: Command) -> None:
 
 def _scaling(options: argparse.Namespace) -> int:
     strategies, given = _checked(options)  # names a slip before torch is loaded
-    from roundelay_speech.api.comparing import TABLE_WIDTH
-    from roundelay_speech.api.scaling import measure
-    from roundelay_speech.grids.scaling import Wanted
+    from roundelay.api.scaling import measure
+    from roundelay.grids.scaling import WantedWays
+    from roundelay.grids.summary import TABLE_WIDTH
 
-    wanted = Wanted(
+    wanted = WantedWays(
         strategies,
         parse_learners(options.learners),
         parse_learners(options.simulated) if options.simulated else (),
@@ -111,8 +112,8 @@ def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     Raises:
         UserError: as `check_axes`; what is given is for the other of the two.
     """
+    from roundelay.grids.axes import check_axes, is_override, read_axes
     from roundelay.options.known import check_strategy
-    from roundelay_speech.grids.axes import check_axes, is_override, read_axes
 
     strategies = [text for text in options.strategies if not is_override(text)]
     overrides = [*options.overrides, *(text for text in options.strategies if is_override(text))]
@@ -120,7 +121,8 @@ def _checked(options: argparse.Namespace) -> tuple[list[str], list[str]]:
         if options.behind:
             raise UserError(f"{' '.join(options.behind)}: words behind -- are arguments of a script, *.py.")
         overrides += [f"training.runtime={options.runtime}"] if options.runtime else []
-        check_axes(options.recipe, read_axes(overrides), strategies)
+        of_recipes = load("roundelay_speech.recipes.known", "speech", "scaling of a recipe")
+        check_axes(read_axes(overrides), strategies, partial(of_recipes.check_recipe, options.recipe))
         return strategies, overrides
     if overrides or options.runtime:
         what = overrides[0] if overrides else f"--runtime {options.runtime}"

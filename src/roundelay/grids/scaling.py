@@ -19,22 +19,22 @@ import yaml
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.core.extras import load
 from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay.core.script import is_script
+from roundelay.grids.axes import read_axes
+from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, held_out_loss, tuned
+from roundelay.grids.running import GridWork
+from roundelay.grids.scripts import Script, ScriptTrials
+from roundelay.grids.trials import RATE, Trials
 from roundelay.job import Interrupt
 from roundelay.reports.alone import loss_at_end
 from roundelay.reports.comparison import seconds_to
 from roundelay.reports.runs import load_run
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.simulation.measured import Measured, read_run
-from roundelay_speech.grids.axes import read_axes
-from roundelay_speech.grids.grid import Contenders, Tuning
-from roundelay_speech.grids.results import CellRecord, Outcome, Tuned, held_out_loss, tuned
-from roundelay_speech.grids.running import CellState, GridWork
-from roundelay_speech.grids.scripts import Script, ScriptTrials
-from roundelay_speech.grids.trials import RATE, RecipeTrials, Trials
-from roundelay_speech.recipes.recipe import load_recipe
 
 UNMEASURED = (
     "--simulated: simulated learners cost what processes measure, and there are no trainings by processes of one "
@@ -47,7 +47,7 @@ COSTS = "costs.yaml"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedWays:
     """Ways to train that are wanted of a recipe.
 
     strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
@@ -73,11 +73,11 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Way:
+class TrainedWay:
     """One way to train: its choice of a rate, and its runs under the seeds that judge."""
 
     choice: Tuned
-    judged: tuple[Outcome, ...]
+    judged: tuple[CellOutcome, ...]
     """Empty where no rate is chosen."""
 
     @property
@@ -97,7 +97,7 @@ class OneClock:
     """All ways whose seconds are of one kind; the first is one learner alone."""
 
     trials: Trials
-    ways: tuple[Way, ...]
+    ways: tuple[TrainedWay, ...]
     loss: float | None = None
     """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
 
@@ -119,7 +119,7 @@ class _Work:
 def scale(
     source: str,
     overrides: Sequence[str],
-    wanted: Wanted,
+    wanted: WantedWays,
     folder: Path | None,
     progress: Progress,
     announce: Callable[[str], None],
@@ -143,36 +143,36 @@ def scale(
             raise UserError(f"{axis.key}: give one value; `roundelay compare` sets several side by side.")
     if any(text.startswith(f"{RATE}=") for text in axes.overrides):
         raise UserError(f"{RATE}: each way has the best of several; give them as --rates 0.01,0.02,0.04.")
-    base = load_recipe(source, axes.overrides)
+    of_recipes = load("roundelay_speech.grids.trials", "speech", "scaling of a recipe")
+
+    def clock(given: Sequence[str], wanted: WantedWays, folder: Path) -> OneClock:
+        trials = of_recipes.RecipeTrials.of(source, given, wanted.contenders, wanted.rates, folder)
+        return _one_clock(trials, wanted, work)
+
+    base = of_recipes.load_recipe(source, axes.overrides)
     if wanted.simulated and (base.training.runtime == "sim" or max(wanted.learners) == 1):
         raise UserError(UNMEASURED)
     where = Path("exp") / base.name / "scaling" if folder is None else folder
     threads = base.training.threads is None and base.training.runtime == "procs"
     here = [*overrides, *(["training.threads=1"] if threads else [])]
-    clocks = [_recipe_clock(source, here, wanted, where, work)]
+    clocks = [clock(here, wanted, where)]
     if wanted.simulated and not interrupt.asked:
         costs = where / COSTS
         if not costs.exists():
             write_text(costs, yaml.safe_dump(plain(measured_cluster(clocks[0])), sort_keys=False))
         virtual = [*overrides, "training.runtime=sim", f"cost.cluster={costs}"]
-        clocks.append(
-            _recipe_clock(source, virtual, replace(wanted, learners=wanted.simulated), where / "simulated", work)
-        )
+        clocks.append(clock(virtual, replace(wanted, learners=wanted.simulated), where / "simulated"))
     return clocks
 
 
-def _script_clock(script: Script, wanted: Wanted, folder: Path | None, work: _Work) -> OneClock:
+def _script_clock(script: Script, wanted: WantedWays, folder: Path | None, work: _Work) -> OneClock:
     if wanted.simulated:
         raise UserError(f"--simulated: {script.path} is a script; what can be simulated is a recipe.")
     where = Path("exp") / script.path.stem / "scaling" if folder is None else folder
     return _one_clock(ScriptTrials.of(script, wanted.contenders, wanted.rates, where), wanted, work)
 
 
-def _recipe_clock(source: str, overrides: Sequence[str], wanted: Wanted, folder: Path, work: _Work) -> OneClock:
-    return _one_clock(RecipeTrials.of(source, overrides, wanted.contenders, wanted.rates, folder), wanted, work)
-
-
-def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
+def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> OneClock:
     rates = trials.rates
     trials.check()
     work.announce(
@@ -207,13 +207,13 @@ def _one_clock(trials: Trials, wanted: Wanted, work: _Work) -> OneClock:
                 work.announce(choice.said())
     else:  # nothing to measure the others by
         choices += [tuned(one, trained.outcomes) for one in others]
-    judged: dict[int, list[Outcome]] = {}
+    judged: dict[int, list[CellOutcome]] = {}
     for seed in trials.seeds:
         for place, choice in enumerate(choices):
             if choice.best is not None:
                 trained.add(trials.cell(choice.best, seed), decode=False)
                 judged.setdefault(place, []).append(trained.outcomes[-1])
-    ways = (Way(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
+    ways = (TrainedWay(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
     return OneClock(trials, tuple(ways), wanted.loss)
 
 
@@ -274,7 +274,7 @@ def measured_cluster(clock: OneClock) -> VirtualCluster:
     )
 
 
-def _measured(way: Way) -> list[Measured]:
+def _measured(way: TrainedWay) -> list[Measured]:
     """Return the costs of the runs of a way that ended without stragglers."""
     if way.choice.tuning.configuration.stragglers:
         return []

@@ -5,16 +5,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from roundelay.core.configure import Overrides, texts
 from roundelay.core.progress import Progress
 from roundelay.core.script import is_script
+from roundelay.grids.axes import USUAL_STRATEGIES
+from roundelay.grids.scaled import Scaled, summarise
+from roundelay.grids.scaling import WantedWays, scale
+from roundelay.grids.summary import TABLE_WIDTH
 from roundelay.job import Interrupt
 from roundelay.stopping import stopping
 from roundelay.terminal import Bar, console
-from roundelay_speech.api.comparing import TABLE_WIDTH
-from roundelay_speech.api.recipes import Overrides, texts
-from roundelay_speech.grids.axes import USUAL_STRATEGIES
-from roundelay_speech.grids.scaled import Scaled, summarise
-from roundelay_speech.grids.scaling import Wanted, scale
 
 
 def scaling(
@@ -35,7 +35,7 @@ def scaling(
         overrides: options that differ from the recipe's; of a script its arguments, a sequence of words, with
             `{strategy}`, `{rate}` and `{seed}` where these go.
         exp: the folder for all runs; None: exp/RECIPE/scaling.
-        wanted: further fields of `grids.scaling.Wanted`: `learners=(1, 2, 4), rates=(0.02, 0.04), slower=3.0,
+        wanted: further fields of `grids.scaling.WantedWays`: `learners=(1, 2, 4), rates=(0.02, 0.04), slower=3.0,
             simulated=(8, 16), seeds=3, loss=1.4`.
 
     Raises:
@@ -44,14 +44,14 @@ def scaling(
     given = [*overrides] if is_script(str(source)) else texts(overrides)
     folder = None if exp is None else Path(exp)
     return measure(
-        str(source), given, Wanted(strategies, **wanted), folder, progress, partial(console.print, markup=False)
+        str(source), given, WantedWays(strategies, **wanted), folder, progress, partial(console.print, markup=False)
     )[0]
 
 
 def measure(
     source: str,
     given: Sequence[str],
-    wanted: Wanted,
+    wanted: WantedWays,
     folder: Path | None,
     progress: Progress | None,
     announce: Callable[[str], None],

@@ -13,12 +13,12 @@ from typing import Any
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.grids.cells import Cell, Configuration, shown
+from roundelay.grids.grid import Grid, Tuning
 from roundelay.reports import load_run
 from roundelay.reports.comparison import Spread
 from roundelay.reports.numbers import plain as digits
 from roundelay.reports.runs import Run
-from roundelay_speech.grids.cells import Cell, Configuration, shown
-from roundelay_speech.grids.grid import Grid, Tuning
 
 
 class CellState(Enum):
@@ -31,8 +31,8 @@ class CellState(Enum):
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of a cell: state, and the error if it failed."""
+class CellOutcome:
+    """CellOutcome of a cell: state, and the error if it failed."""
 
     cell: Cell
     state: CellState
@@ -134,10 +134,10 @@ def held_out_loss(record: CellRecord) -> tuple[float, ...]:
     return (record.dev_cross_entropy or 0.0,)
 
 
-def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_loss) -> Tuned:
+def tuned(tuning: Tuning, outcomes: Sequence[CellOutcome], cost: Cost = held_out_loss) -> Tuned:
     """Return the best of the tried values, that of least `cost`; of equal ones the first."""
     by_directory = {outcome.cell.exp: outcome for outcome in outcomes}
-    waiting = (Outcome(cell, CellState.WAITING, trained=False) for cell in tuning.trials)
+    waiting = (CellOutcome(cell, CellState.WAITING, trained=False) for cell in tuning.trials)
     tried = tuple(record_of(by_directory.get(outcome.cell.exp, outcome)) for outcome in waiting)
     complete = all(record.state in (CellState.FINISHED, CellState.FAILED) for record in tried)
     learned = [record for record in tried if record.learned]
@@ -148,30 +148,30 @@ def tuned(tuning: Tuning, outcomes: Sequence[Outcome], cost: Cost = held_out_los
     return Tuned(tuning, tried, best, edges)
 
 
-def tunings(grid: Grid, outcomes: Sequence[Outcome]) -> list[Tuned]:
+def tunings(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[Tuned]:
     """Return the choices of all configurations that are tuned, in the order of the grid."""
     return [tuned(tuning, outcomes) for tuning in grid.tunings]
 
 
-def judged(grid: Grid, outcomes: Sequence[Outcome]) -> list[Outcome]:
+def judged(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellOutcome]:
     """Return the outcomes that count: without those of values that were tried."""
     trials = {cell.exp for tuning in grid.tunings for cell in tuning.trials}
     return [outcome for outcome in outcomes if outcome.cell.exp not in trials]
 
 
-def cell_records(grid: Grid, outcomes: Sequence[Outcome]) -> list[CellRecord]:
+def cell_records(grid: Grid, outcomes: Sequence[CellOutcome]) -> list[CellRecord]:
     """Return a record for every cell that counts, those that failed or wait included."""
     return [record_of(outcome) for outcome in judged(grid, outcomes)]
 
 
-def record_of(outcome: Outcome) -> CellRecord:
+def record_of(outcome: CellOutcome) -> CellRecord:
     """Return the record of one cell. A run that cannot be read makes it a failed one."""
     if not outcome.trained:
         return _record(outcome)
     try:
         return _record(outcome, load_run(outcome.cell.exp))
     except UserError as error:
-        return _record(Outcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
+        return _record(CellOutcome(outcome.cell, CellState.FAILED, trained=False, error=str(error)))
 
 
 def configuration_json(what: Configuration) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def configuration_json(what: Configuration) -> dict[str, Any]:
     }
 
 
-def outcome_json(outcome: Outcome | CellRecord) -> dict[str, Any]:
+def outcome_json(outcome: CellOutcome | CellRecord) -> dict[str, Any]:
     """Return the end of a training in files for machines."""
     folder = outcome.directory if isinstance(outcome, CellRecord) else outcome.cell.exp
     return {"directory": folder.name, "state": outcome.state.value, "error": outcome.error or None}
@@ -216,7 +216,7 @@ def untrained(run: Run) -> float | None:
     return first.cross_entropy if first is not None and math.isfinite(first.cross_entropy) else None
 
 
-def _record(outcome: Outcome, run: Run | None = None) -> CellRecord:
+def _record(outcome: CellOutcome, run: Run | None = None) -> CellRecord:
     cell, what = outcome.cell, outcome.cell.configuration
     known = {} if run is None else _numbers(run)
     return CellRecord(

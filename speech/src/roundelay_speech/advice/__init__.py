@@ -1,1 +1,0 @@
-"""Recipes, timed for `roundelay advise --probe` and `roundelay train --strategy auto`."""
