@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from roundelay.attached.buffers import kept_buffers
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
 
@@ -39,7 +40,7 @@ def module_facts(module: nn.Module) -> dict[str, list[str]]:
         facts["parameter of the module"].append(f"{name} {_kind(p)}{'' if p.requires_grad else ', frozen'}")
         if not p.requires_grad:
             facts["values of frozen parameter"].append(f"{name}, checksum {fingerprint([p], None) or 0:016x}")
-    facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in module.named_buffers()]
+    facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in kept_buffers(module)]
     return {what: _bounded(listed) for what, listed in facts.items()}
 
 
