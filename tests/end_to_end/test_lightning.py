@@ -45,7 +45,7 @@ def test_all_learners_train_validate_and_save_one_model(
     first, second = trained(tmp_path, "--strategy", strategy, *more, by=by)
     for epoch in range(3):
         assert seen([first, second], epoch) == list(range(EXAMPLES))
-    assert first["bits"] == second["bits"]
+    assert first["bits"] == second["bits"] == first["bits_at_end"] == second["bits_at_end"]
     losses = [loss for _, loss in first["evaluated"]]
     assert losses == [loss for _, loss in second["evaluated"]]
     assert losses[-1] < losses[0] < 1.5

@@ -57,6 +57,18 @@ def test_trainer_trains_evaluates_and_saves_the_common_model(strategy: str, tmp_
 
 
 @needs_transformers
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
+def test_trainer_trains_wav2vec2_by_ctc(strategy: str, tmp_path: Path) -> None:
+    """Waveforms, convolutions of normalised weights, and a loss over all alignments."""
+    first, second = trained(tmp_path, "--strategy", strategy, "--ctc").values()
+    assert first["bits"] == second["bits"]
+    assert sum(first["steps"]) == 32
+    losses = dict(map(tuple, first["evaluated"]))
+    assert losses[32] == pytest.approx(second["loss"], rel=1e-5)
+    assert losses[32] < 0.7 * losses[10]
+
+
+@needs_transformers
 def test_trainer_resumes_within_an_epoch_to_the_same_bits(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole")
     run_learners(2, TRAINER, str(tmp_path / "cut"), "--end-at", "20", by=LAUNCH, expect=3)

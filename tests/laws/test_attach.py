@@ -104,6 +104,7 @@ def test_buffers_follow_their_rule(found: Found) -> None:
         assert law[rank]["counted"] == STEPS[0]
         assert law[rank]["after"] == law[rank]["own"]
         assert law[rank]["own_counted"] == STEPS[rank]
+        assert law[rank]["cached"] == 32 + rank
 
 
 def test_learners_begin_from_the_weights_of_rank_0(found: Found) -> None:

@@ -148,14 +148,18 @@ def every_strategy(unchanged: bool = False) -> None:
 
 
 def buffers() -> None:
-    """Batch normalisation: each its own in training; the mean, and rank 0's counter, in the model to evaluate."""
+    """Batch normalisation: each its own in training; the mean, and rank 0's counter, in the model to evaluate. A cache
+    grows within that, and is of another size on each learner."""
     model = mlp(norm=True)
     norm = model[1]  # type: ignore[index]
+    norm.register_buffer("positions", torch.arange(8, device=DEVICE), persistent=False)
     with attached(model, "SGD", "adpsgd") as session:
         train(session, minibatches(session.rank))
         own = norm.running_mean.tolist()
+        norm.positions = torch.arange(16 + session.rank, device=DEVICE)
         with session.consensus():
             mean, counted = norm.running_mean.tolist(), int(norm.num_batches_tracked)
+            norm.positions = torch.arange(32 + session.rank, device=DEVICE)
         report(
             law="buffers",
             rank=session.rank,
@@ -164,6 +168,7 @@ def buffers() -> None:
             counted=counted,
             after=norm.running_mean.tolist(),
             own_counted=int(norm.num_batches_tracked),
+            cached=len(norm.positions),
         )
 
 

@@ -69,6 +69,22 @@ class Classifier(lightning.LightningModule):
         return DataLoader(points(64, 2), batch_size=32)
 
 
+def bits_of(module: nn.Module) -> str:
+    values = b"".join(one.detach().cpu().numpy().tobytes() for one in module.state_dict().values())
+    return hashlib.sha256(values).hexdigest()
+
+
+class Kept(ModelCheckpoint):
+    """A checkpoint whose `file_exists` takes more than Lightning's, and looks at the end, as toolkits' do."""
+
+    def file_exists(self, filepath: Any, trainer: Any, also: bool = True) -> bool:
+        return also and super().file_exists(filepath, trainer)
+
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        super().on_train_end(trainer, module)
+        self.file_exists(self.dirpath, trainer, also=False)
+
+
 class Loop(Callback):
     """Changes of a test to the loop.
 
@@ -92,6 +108,10 @@ class Loop(Callback):
         """Note the learning rate."""
         module.rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
+    def on_train_end(self, trainer: Any, module: Any) -> None:
+        """Note the model that a callback would save."""
+        module.bits_at_end = bits_of(module)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -113,7 +133,7 @@ def main() -> None:
     options = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
     often = {"every_n_train_steps": options.every} if options.every else {}
-    kept = ModelCheckpoint(options.out, "{step}", auto_insert_metric_name=False, save_top_k=-1, **often)
+    kept = Kept(options.out, "{step}", auto_insert_metric_name=False, save_top_k=-1, **often)
     callbacks: list[Callback] = [kept, Loop(options.end_at, options.slow)]
     if options.stop:
         callbacks.append(EarlyStopping("train", patience=0, min_delta=100 if roundelay.rank() else 0, verbose=False))
@@ -134,12 +154,12 @@ def main() -> None:
     )
     module = Classifier(options.examples, 0.05, shuffle=not options.in_order)
     trainer.fit(module, ckpt_path=options.resume)
-    bits = b"".join(one.detach().numpy().tobytes() for one in module.state_dict().values())
     session = getattr(trainer.strategy, "session", None)
     report(
         law="lightning",
         rank=roundelay.rank(),
-        bits=hashlib.sha256(bits).hexdigest(),
+        bits=bits_of(module),
+        bits_at_end=module.bits_at_end,
         evaluated=module.evaluated,
         seen=module.seen,
         rates=module.rates,

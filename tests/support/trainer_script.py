@@ -1,4 +1,5 @@
-"""A small Whisper, made from its configuration, trained by `transformers.Trainer`: as a user would write it."""
+"""A small Whisper or wav2vec 2.0, made from its configuration, trained by `transformers.Trainer`: as a user would write
+it."""
 
 import argparse
 import hashlib
@@ -7,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 from transformers import (
     PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
+    Wav2Vec2Config,
+    Wav2Vec2ForCTC,
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
@@ -26,19 +30,22 @@ from support.until import until
 
 
 class Sounds(Dataset[dict[str, torch.Tensor]]):
-    """Four tones each, and the numbers of these tones."""
+    """Four tones each, as features or as a waveform, and the numbers of these tones."""
 
-    def __init__(self, count: int, seed: int) -> None:
+    def __init__(self, count: int, seed: int, name: str) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.tones = torch.randint(3, 20, (count, 4), generator=generator)
-        waves = torch.sin(0.3 * torch.arange(8)[None, :, None] * self.tones.repeat_interleave(8, 1)[:, None, :])
-        self.sounds = waves + 0.1 * torch.randn(waves.shape, generator=generator)
+        if name == "input_values":
+            waves = torch.sin(0.1 * torch.arange(480) * self.tones.repeat_interleave(120, 1))
+        else:
+            waves = torch.sin(0.3 * torch.arange(8)[None, :, None] * self.tones.repeat_interleave(8, 1)[:, None, :])
+        self.name, self.sounds = name, waves + 0.1 * torch.randn(waves.shape, generator=generator)
 
     def __len__(self) -> int:
         return len(self.tones)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"input_features": self.sounds[index], "labels": self.tones[index]}
+        return {self.name: self.sounds[index], "labels": self.tones[index]}
 
 
 class EndedAt(TrainerCallback):
@@ -55,21 +62,33 @@ class EndedAt(TrainerCallback):
             os._exit(3)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out")
-    parser.add_argument("--strategy", default="ssgd")
-    parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--end-at", type=int, default=0)
-    parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
-    torch.manual_seed(0)
+def whisper() -> nn.Module:
     sizes = {"encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
     sizes |= {"encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "d_model": 16, "num_mel_bins": 8, "vocab_size": 24}
     sizes |= {"max_source_positions": 16, "max_target_positions": 8, "pad_token_id": 0, "bos_token_id": 1}
     silent: dict[str, Any] = {"suppress_tokens": [], "begin_suppress_tokens": []}
     config = WhisperConfig(**sizes, **silent, eos_token_id=2, decoder_start_token_id=1, dropout=0.1)
-    model = WhisperForConditionalGeneration(config)
+    return WhisperForConditionalGeneration(config)
+
+
+def wav2vec2() -> nn.Module:
+    sizes: dict[str, Any] = {"conv_dim": (16, 16), "conv_kernel": (10, 4), "conv_stride": (5, 3), "hidden_size": 16}
+    sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 24}
+    sizes |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0}
+    return Wav2Vec2ForCTC(Wav2Vec2Config(**sizes, ctc_loss_reduction="mean"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("out")
+    parser.add_argument("--strategy", default="ssgd")
+    parser.add_argument("--ctc", action="store_true", help="wav2vec 2.0")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--end-at", type=int, default=0)
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    torch.manual_seed(0)
+    model = wav2vec2() if options.ctc else whisper()
     arguments = TrainingArguments(
         options.out,
         num_train_epochs=2,
@@ -87,7 +106,9 @@ def main() -> None:
     )
     together = RoundelayCallback(options.strategy)
     callbacks = [together, EndedAt(options.end_at)]
-    trainer = Trainer(model, arguments, train_dataset=Sounds(64, 1), eval_dataset=Sounds(32, 2), callbacks=callbacks)
+    name = "input_values" if options.ctc else "input_features"
+    data, held_out = Sounds(64, 1, name), Sounds(32, 2, name)
+    trainer = Trainer(model, arguments, train_dataset=data, eval_dataset=held_out, callbacks=callbacks)
     trainer.remove_callback(PrinterCallback)  # its lines look like reports
     trainer.train(resume_from_checkpoint=options.resume or None)
     trainer.save_model(f"{options.out}/final")

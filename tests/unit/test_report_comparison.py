@@ -299,7 +299,7 @@ def test_the_race_is_drawn_fastest_first_each_straggler_below_its_own(tmp_path: 
         run(tmp_path, "ssgd", 2, losses=(4.0, 3.0, 2.0), slow="1:3x"),  # after 30 s
         run(tmp_path, "bmuf", 2, losses=(2.0, 2.0)),  # after 10 s
     ]
-    picture = time_to_target(compare_runs(runs))
+    picture = time_to_target(compare_runs(runs)) or ""
     assert "Time to a held-out loss of 2<" in picture
     places = [picture.index(f">{name}</text>") for name in ("bmuf, 2 learners", "ssgd, 2 learners", "… straggler 1:3x")]
     assert places == sorted(places)
@@ -314,7 +314,7 @@ def test_two_clocks_are_no_race(tmp_path: Path) -> None:
 
 def test_speedup_is_a_line_a_strategy_from_one_learner_on(tmp_path: Path) -> None:
     runs = [run(tmp_path), *(run(tmp_path, "ssgd", n, speed=80.0 * n) for n in (2, 4))]
-    picture = speedup(compare_runs(runs))
+    picture = speedup(compare_runs(runs)) or ""
     assert 'data-s="1 9"' in picture  # both series light up with it
     assert "ssgd, 4 learners: 3.20 times one learner&#39;s frames per second" in picture
     assert picture.count('class="reference"') == 2  # wide and narrow

@@ -12,8 +12,23 @@ from torch import Tensor, nn
 from roundelay.core.errors import UserError
 
 
+def kept_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the names and buffers that the module's own state dict has: not those of `persistent=False`, which are
+    caches (positions, masks) that a module makes anew, of another size where its inputs are longer."""
+    caches = {
+        f"{path}.{name}".removeprefix(".")
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name in part._non_persistent_buffers_set
+    }
+    kept: dict[int, tuple[str, Tensor]] = {}
+    for name, one in module.named_buffers(remove_duplicate=False):
+        if name not in caches:
+            kept.setdefault(id(one), (name, one))
+    return list(kept.values())
+
+
 class Buffers:
-    """The buffers of a module (running statistics, mostly) as bytes that others can read.
+    """The buffers of a module (running statistics, mostly) as bytes that others can read, except caches.
 
     The rule: buffers are no part of the row; no strategy averages them. Each learner keeps its own while it trains. In
     the model to evaluate, buffers of floating point are the mean over living learners, others are those of the lowest
@@ -30,12 +45,12 @@ class Buffers:
         Raises:
             UserError: they were not as large when the session began.
         """
-        parts = [_bytes(buffer).cpu() for buffer in self._module.buffers()]
+        parts = [_bytes(buffer).cpu() for _, buffer in kept_buffers(self._module)]
         packed = torch.cat(parts) if parts else torch.empty(0, dtype=torch.uint8)
         if packed.numel() != getattr(self, "bytes", packed.numel()):
             raise UserError(
                 f"the module's buffers take {packed.numel()} bytes, and took {self.bytes} when it was attached: attach "
-                "a module whose buffers keep their sizes."
+                "a module whose buffers keep their sizes, or register caches with persistent=False."
             )
         return packed
 
@@ -43,7 +58,7 @@ class Buffers:
         """Copy (B,) back into the module."""
         offset = 0
         with torch.no_grad():
-            for buffer in self._module.buffers():
+            for _, buffer in kept_buffers(self._module):
                 size = buffer.numel() * buffer.element_size()
                 buffer.copy_(_values(packed[offset : offset + size], buffer))
                 offset += size
@@ -51,7 +66,7 @@ class Buffers:
     def mean(self, packed: Sequence[Tensor]) -> Tensor:
         """Return the mean by the rule, of the packed buffers of the living, (B,) each, by rank."""
         means, offset = [], 0
-        for buffer in self._module.buffers():
+        for _, buffer in kept_buffers(self._module):
             end = offset + buffer.numel() * buffer.element_size()
             each = [_values(one[offset:end], buffer) for one in packed]
             if buffer.is_floating_point():

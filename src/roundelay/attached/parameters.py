@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from roundelay.attached.buffers import kept_buffers
 from roundelay.attached.forward import fingerprint
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import local
@@ -42,7 +43,7 @@ def module_facts(module: nn.Module) -> dict[str, list[str]]:
         if not p.requires_grad:
             values = fingerprint([local(p)], None) or 0
             facts["values of frozen parameter"].append(f"{name}, checksum {values:016x}")
-    facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in module.named_buffers()]
+    facts["buffer"] = [f"{name} {_kind(buffer)}" for name, buffer in kept_buffers(module)]
     return {what: _bounded(listed) for what, listed in facts.items()}
 
 

@@ -28,7 +28,7 @@ from typing import Any, final
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint, Timer
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint, Timer
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.strategies import SingleDeviceStrategy, StrategyRegistry
 from lightning.pytorch.trainer.states import TrainerFn
@@ -104,6 +104,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING:
             return
+        trainer.callbacks = [_AtTheEnd(self._hold), *(one for one in trainer.callbacks if type(one) is not _AtTheEnd)]
         self._common = _Common(self.lightning_module, self.root_device)
         saves = None if self._loaded is None else _folder(*self._loaded)
         resume = saves if saves is not None and saves.is_dir() else None
@@ -368,7 +369,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
         found = self.lightning_module.trainer.checkpoint_callbacks if self.world_size > 1 else ()
         return [one for one in found if isinstance(one, ModelCheckpoint)]
 
-    def _exists(self, files: Any, filepath: Any, _: Trainer) -> bool:
+    def _exists(self, files: Any, filepath: Any, *_: Any, **__: Any) -> bool:  # toolkits' own take more
         return self.is_global_zero and bool(files.exists(filepath))
 
     @classmethod
@@ -395,8 +396,8 @@ class _Common(nn.Module):
     def __init__(self, module: LightningModule, device: torch.device) -> None:
         super().__init__()
         self.module = module
-        self.register_buffer("vote", torch.zeros(1, device=device), persistent=False)
-        self.register_buffer("said", torch.zeros(SAID_BYTES, dtype=torch.uint8, device=device), persistent=False)
+        self.register_buffer("vote", torch.zeros(1, device=device))
+        self.register_buffer("said", torch.zeros(SAID_BYTES, dtype=torch.uint8, device=device))
 
     def say(self, vote: float, said: object) -> None:
         """Say a number, and plain values."""
@@ -410,6 +411,18 @@ class _Common(nn.Module):
     def heard(self) -> tuple[float, Any]:
         """Return the mean of the numbers, and the first learner's values."""
         return float(self.vote), json.loads(bytes(self.said.tolist()).rstrip(b"\0"))
+
+
+@final
+class _AtTheEnd(Callback):
+    """Before others: at the end they find the common model, which some of them save."""
+
+    def __init__(self, hold: Callable[[], None]) -> None:
+        self._hold = hold
+
+    def on_train_end(self, *_: Any) -> None:
+        """Put the common model into the module; the strategy leaves it after the others."""
+        self._hold()
 
 
 class _Planned:
