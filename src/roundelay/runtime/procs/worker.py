@@ -31,7 +31,7 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.lanes import LANE_SEGMENTS, Lane, Span
 from roundelay.runtime.launch.c_libraries import keep_freed
-from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans
@@ -43,7 +43,6 @@ from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
@@ -199,19 +198,16 @@ def _state(
 ) -> LearnerState:
     """Return the learner's state over its vectors. Where others write its row meanwhile, gradients are taken at
     copies."""
-    arena, cluster, traits = access.arena, spec.cluster, spec.cluster.strategy.traits
+    cluster, traits = spec.cluster, spec.cluster.strategy.traits
     copied = not traits.synchronous and traits.model == "mean"
     snapshot = torch.empty_like(vectors.row.vector) if copied else None
-    if learner.device is not None and not vectors.resident:  # points and gradients go there and back
-        pinned(vectors.row.vector if snapshot is None else snapshot)
-        pinned(vectors.gradient)
     return LearnerState(
         LearnerPlace(spec.rank, spec.layout.learners, cluster.seed, cluster.minibatches_a_round),
-        LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory, learner.shapes),
+        vectors.of_learner(learner.device, snapshot, learner.shapes),
         cluster.optimizer,
-        LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[spec.rank]),
+        access.tables,
         deferred=deferred,
-        rate=cluster.rate_factor(vectors.memory, arena.optimizer.scalars[spec.rank]),
+        rate=cluster.rate_factor(vectors.memory, access.tables.scalars),
     )
 
 
