@@ -6,7 +6,6 @@ The parent sends a command (JSON) per segment and gets one answer; everything el
 import dataclasses
 import json
 import os
-import signal
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ from torch import Tensor
 from roundelay.core.effects import Grad, GradMean
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.parent import leave_signals
 from roundelay.core.state import Gradient, Minibatch
 from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
@@ -38,7 +38,7 @@ from roundelay.runtime.procs.coordination.collectives import Collectives, Device
 from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
-from roundelay.runtime.procs.fork_server import PARENTS, end_with_server
+from roundelay.runtime.procs.fork_server import end_with_server
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
@@ -87,8 +87,7 @@ class SegmentAnswer:
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     """Live the life of a learner process."""
     end_with_server()
-    for number in PARENTS:
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals()
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()
