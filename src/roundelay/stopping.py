@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
 
+from roundelay.core.parent import SIGNALS
 from roundelay.terminal import complain
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Asked(Protocol):
@@ -114,9 +113,3 @@ def status(why: str) -> int:
     """Return the exit status of what the signal of this name has ended; without a name it was a Ctrl-C."""
     known = why in signal.Signals.__members__  # another host may have other signals
     return 128 + (signal.Signals[why] if known else signal.SIGINT)
-
-
-def leave_to_another() -> None:
-    """Leave signals to another process of this host, and ends with it."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)

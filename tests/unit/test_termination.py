@@ -1,7 +1,10 @@
-"""SIGTERM to a process that has a session: noted once, however often it is passed on; later it ends the process."""
+"""SIGTERM to a process that has a session: noted once, however often it is passed on; later it ends the process. And
+processes that leave signals to another."""
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -24,3 +27,19 @@ def test_a_signal_that_is_passed_on_is_the_same_one(monkeypatch: pytest.MonkeyPa
     finally:
         termination.ignore()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+LEAVES = """
+import os, signal
+from roundelay.core.parent import leave_signals
+leave_signals(signal.SIGHUP)
+for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGHUP"):
+    os.kill(os.getpid(), signal.Signals[name])
+print("lives")
+"""
+
+
+def test_a_process_that_leaves_signals_to_another_outlives_them() -> None:
+    """Slurm sends SIGUSR1 to all processes of a job: one that learners need must not end before they do."""
+    done = subprocess.run([sys.executable, "-c", LEAVES], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "lives\n")

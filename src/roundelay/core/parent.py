@@ -1,12 +1,20 @@
-"""Processes that end with the process that started them, however that ends."""
+"""Processes that end with the process that started them, however that ends, and leave signals to it."""
 
 import ctypes
 import os
 import signal
 import sys
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that ask a run to end. Terminals and schedulers send them to all of its processes; one of them answers."""
 PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def leave_signals(*more: signal.Signals) -> None:
+    """Leave SIGNALS, and `more`, to the process of this host that answers them; this one ends with it."""
+    for number in (*SIGNALS, *more):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def die_with_parent(parent: int) -> None:

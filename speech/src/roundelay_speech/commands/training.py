@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
 from roundelay.commands.base import Command
 from roundelay.core.errors import UserError
-from roundelay.stopping import leave_to_another, status, stopping
+from roundelay.core.parent import leave_signals
+from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console
 from roundelay_speech.commands.examples import EXAMPLES
 
@@ -50,7 +51,7 @@ def _train(options: argparse.Namespace) -> int:
     if place is None:
         return _train_here(options, None)
     if place.local_rank:
-        leave_to_another()  # local rank 0 answers, which may take a round
+        leave_signals()  # local rank 0 answers, which may take a round
         return wait_for_leader(place)
     if options.learners not in (None, place.learners):
         raise UserError(f"--learners is {options.learners}, but WORLD_SIZE is {place.learners}: leave --learners out.")

@@ -55,12 +55,11 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World, stragglers
-from roundelay.runtime.learner_state import LearnerPlace, LearnerTables, LearnerVectors
+from roundelay.runtime.learner_state import LearnerPlace
 from roundelay.runtime.learners_rate import RateFactor
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from roundelay.runtime.procs.memory.vectors import make_vectors
 from roundelay.runtime.rows import adopt
@@ -225,15 +224,11 @@ class AttachedLearner:
             access, self._terms, self._means, vectors.gradient, update, self._asked, self.settings
         )
         snapshot = torch.empty_like(vectors.row.vector, device=device or vectors.row.vector.device)
-        if device is not None and not vectors.resident:
-            pinned(snapshot)
-            pinned(vectors.gradient)
-        states = self.arena.optimizer
         self.me = self.record.state(
             LearnerPlace(self.rank, self.learners, self._terms.seed, minibatches_a_round=self.learners),
-            LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory),
+            vectors.of_learner(device, snapshot),
             optimizer,
-            LearnerTables(states.steps, self.arena.counts, states.scalars[self.rank]),
+            access.tables,
             self._update,
             self._deferred,
         )

@@ -16,10 +16,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 
-from roundelay.core.parent import die_with_parent
+from roundelay.core.parent import SIGNALS, die_with_parent
 
-PARENTS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that server and learners do not hear: the parent decides what they mean."""
 PARENT_VARIABLE = "ROUNDELAY_FORK_SERVER_OF"
 
 _told = os.environ.pop(PARENT_VARIABLE, "")
@@ -42,7 +40,7 @@ def start(preload: Sequence[str]) -> None:
     """
     multiprocessing.get_context("forkserver").set_forkserver_preload([__name__, *preload])
     resource_tracker.ensure_running()  # before: it would unblock interrupts again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, PARENTS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     # The kernel would kill it with the thread that starts it; other threads end before their process does.
     if threading.current_thread() is threading.main_thread():
         os.environ[PARENT_VARIABLE] = str(os.getpid())

@@ -6,7 +6,6 @@ The parent sends a command (JSON) per segment and gets one answer; everything el
 import dataclasses
 import json
 import os
-import signal
 import threading
 import time
 import traceback
@@ -23,6 +22,7 @@ from torch import Tensor
 from roundelay.core.effects import Grad, GradMean
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
+from roundelay.core.parent import leave_signals
 from roundelay.core.state import Gradient, Minibatch
 from roundelay.learner.base import Learner, OnReady
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
@@ -31,19 +31,18 @@ from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
 from roundelay.runtime.lanes import LANE_SEGMENTS, Lane, Span
 from roundelay.runtime.launch.c_libraries import keep_freed
-from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
+from roundelay.runtime.learner_state import LearnerPlace, LearnerState
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination import queue
 from roundelay.runtime.procs.coordination.collectives import Collectives, DeviceMeans, NodeMeans
 from roundelay.runtime.procs.coordination.devices import device_of
 from roundelay.runtime.procs.coordination.means import Means, MemberLost
 from roundelay.runtime.procs.coordination.outbox import Outbox
-from roundelay.runtime.procs.fork_server import PARENTS, end_with_server
+from roundelay.runtime.procs.fork_server import end_with_server
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
-from roundelay.runtime.procs.memory.pinned import pinned
 from roundelay.runtime.procs.memory.vectors import Vectors, make_vectors
 from roundelay.runtime.procs.memory.views import NONE
 from roundelay.runtime.trace import NO_TRACE, Kind, TraceWriter
@@ -88,8 +87,7 @@ class SegmentAnswer:
 def main(spec: WorkerSpec, commands: Connection, lifeline: Connection) -> None:
     """Live the life of a learner process."""
     end_with_server()
-    for number in PARENTS:
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals()
     threading.Thread(target=_die_with_parent, args=(lifeline,), daemon=True).start()
     torch.set_num_threads(spec.threads)
     keep_freed()
@@ -199,19 +197,16 @@ def _state(
 ) -> LearnerState:
     """Return the learner's state over its vectors. Where others write its row meanwhile, gradients are taken at
     copies."""
-    arena, cluster, traits = access.arena, spec.cluster, spec.cluster.strategy.traits
+    cluster, traits = spec.cluster, spec.cluster.strategy.traits
     copied = not traits.synchronous and traits.model == "mean"
     snapshot = torch.empty_like(vectors.row.vector) if copied else None
-    if learner.device is not None and not vectors.resident:  # points and gradients go there and back
-        pinned(vectors.row.vector if snapshot is None else snapshot)
-        pinned(vectors.gradient)
     return LearnerState(
         LearnerPlace(spec.rank, spec.layout.learners, cluster.seed, cluster.minibatches_a_round),
-        LearnerVectors(vectors.row, vectors.gradient, snapshot, vectors.memory, learner.shapes),
+        vectors.of_learner(learner.device, snapshot, learner.shapes),
         cluster.optimizer,
-        LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[spec.rank]),
+        access.tables,
         deferred=deferred,
-        rate=cluster.rate_factor(vectors.memory, arena.optimizer.scalars[spec.rank]),
+        rate=cluster.rate_factor(vectors.memory, access.tables.scalars),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, final
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_line
-from roundelay.core.parent import die_with_parent
+from roundelay.core.parent import die_with_parent, leave_signals
 
 REPLY_HEAD, PIECE, TEXT, END = b"h", b"p", b"t", b"e"
 """First bytes of messages of a fork: status and kind of a reply, as JSON; a piece of its body; a text for who
@@ -50,9 +50,8 @@ def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, serv
         server: its process id.
     """
     die_with_parent(server)
-    # Ctrl-C, and often SIGTERM, go to every process of a group; the server alone answers them.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    # Ctrl-C, and often other signals, go to every process of a group; the server alone answers them.
+    leave_signals()
     try:
         worker = make()
     except UserError as error:

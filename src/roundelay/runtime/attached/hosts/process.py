@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import partial
 
 from roundelay.core.errors import UserError
+from roundelay.core.parent import leave_signals
 from roundelay.runtime.attached.between_hosts import PROCESS_FAILED
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.coordinator import SessionCoordinator
@@ -28,8 +29,6 @@ from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.launch.local_rendezvous import Fact, close_all, receive_fact, send_fact
 
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""Signals that learners hear: whoever ends them ends this process, too."""
 ENDED_LOOK_SECONDS = 0.1
 """Interval at which it looks whether learners have ended."""
 EXPECTED = (UserError, LinkError, TimeoutError, LearnerDied)
@@ -178,8 +177,7 @@ def _begins(request: SessionRequest, router: Router) -> bool:
 
 def main() -> None:
     """Serve the learner that holds the other end of standard input."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals(signal.SIGHUP)  # it ends with the learners
     with socket.socket(fileno=os.dup(0)) as channel:
         SessionServer(channel).serve()
     sys.stderr.flush()

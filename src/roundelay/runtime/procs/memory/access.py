@@ -2,6 +2,7 @@
 
 import os
 
+from roundelay.runtime.learner_state import LearnerTables
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.patience import Patience
@@ -32,6 +33,7 @@ class ArenaAccess:
     ) -> None:
         self.rank, self.patience, self.trace = rank, patience, trace
         self.arena = arena = Arena(os.open(path, os.O_RDWR | os.O_CLOEXEC), layout, patience, on_devices)
+        self.tables = LearnerTables(arena.optimizer.steps, arena.counts, arena.optimizer.scalars[rank])
         self.rows = arena.rows()
         """All rows by rank, then the centre, if there is one."""
         self.rows[rank].trace = trace

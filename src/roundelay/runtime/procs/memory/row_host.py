@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roundelay.core.parent import leave_signals
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 
 Handles = dict[str, Any]
@@ -193,8 +194,7 @@ def _text(raw: bytes) -> str:
 
 def main() -> None:
     """Keep what is asked for on standard input until all learners have ended."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # whoever ends the learners ends this, too
-        signal.signal(number, signal.SIG_IGN)
+    leave_signals(signal.SIGHUP)  # it ends with the learners
     wanted = RowRequest(**json.load(sys.stdin))
     living = []
     for process in wanted.processes:

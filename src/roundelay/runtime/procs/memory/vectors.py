@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from roundelay.learner.base import OnReady
+from roundelay.runtime.learner_state import LearnerVectors
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.device_rows import DeviceRows
 from roundelay.runtime.procs.memory.pinned import pinned
@@ -41,6 +42,16 @@ class Vectors(ABC):
 
     def __init__(self, row: Row, memory: Mapping[str, Tensor], gradient: Tensor) -> None:
         self.row, self.memory, self.gradient = row, memory, gradient
+
+    def of_learner(
+        self, device: torch.device | None, snapshot: Tensor | None, shapes: tuple[tuple[int, ...], ...] = ()
+    ) -> LearnerVectors:
+        """Return them for the state of a learner that computes on `device`, with what else it needs. Where points and
+        gradients go to the device and come back, their memory is pinned."""
+        if device is not None and not self.resident:
+            pinned(self.row.vector if snapshot is None else snapshot)
+            pinned(self.gradient)
+        return LearnerVectors(self.row, self.gradient, snapshot, self.memory, shapes)
 
     def move_in(self) -> None:  # noqa: B027 most stay where they are
         """Begin a segment."""
