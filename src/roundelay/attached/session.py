@@ -37,8 +37,8 @@ from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
 from roundelay.runtime.attached.membership import FAILED
-from roundelay.runtime.attached.recording import replayed_host
 from roundelay.runtime.attached.session_live import made_folder
+from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination

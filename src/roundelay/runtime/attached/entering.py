@@ -19,8 +19,8 @@ from roundelay.core.rates import LearnersRate
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
 from roundelay.runtime.attached.passes import PassTables
-from roundelay.runtime.attached.recording import replayed_host
 from roundelay.runtime.attached.settings import said
+from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_may_be_recorded, check_may_join, differing
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns

@@ -28,7 +28,6 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.deferred import Deferred
-from roundelay.runtime.launch.world import replayed_record
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
@@ -44,8 +43,6 @@ from roundelay.runtime.trace import (
     Trace,
     TraceWriter,
     entries_of_host,
-    read_entries,
-    session_folder,
     write_entry,
 )
 
@@ -212,19 +209,6 @@ class Recording(SessionRecord):
         found = row_digests(me, centre) if manner == CLOSED else {}
         self._write("left", manner=MANNERS[manner], steps=me.steps, digests=found)
         self._writer.close()
-
-
-def replayed_host(rank: int) -> tuple[int, ...] | None:
-    """Return the learners that were on one host with this one, in the record that is repeated; None: nothing is
-    repeated, or all were on one.
-
-    Raises:
-        UserError: it cannot be read.
-    """
-    record = replayed_record()
-    entries = read_entries(session_folder(Path(record), 0)) if record else ()
-    own = next((entry for entry in entries if entry["what"] == "learner" and entry["rank"] == rank), {})
-    return tuple(own["here"]) if own.get("here") else None
 
 
 def surroundings() -> dict[str, Any]:

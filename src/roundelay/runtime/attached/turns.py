@@ -20,9 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.launch.world import replayed_record
 from roundelay.runtime.procs.memory.tables import Integers, L, R, View, table
 from roundelay.runtime.replay.stage import met_rows
-from roundelay.runtime.trace import ACCESS, Access, Kind, TraceEvent, Use, read_array, read_events
+from roundelay.runtime.trace import (
+    ACCESS,
+    Access,
+    Kind,
+    TraceEvent,
+    Use,
+    read_array,
+    read_entries,
+    read_events,
+    session_folder,
+)
 
 SPAN = 1 << 40
 """Versions of a row, and events of a learner, are fewer."""
@@ -133,3 +144,16 @@ def _at(pairs: NDArray[Any], places: Sequence[tuple[int, int]]) -> list[tuple[in
         first, end = np.searchsorted(pairs[0], (row * SPAN + version, row * SPAN + version + 1))
         found += [divmod(int(event), SPAN) for event in pairs[1, first:end]]
     return found
+
+
+def replayed_host(rank: int) -> tuple[int, ...] | None:
+    """Return the learners that were on one host with this one, in the record that is repeated; None: nothing is
+    repeated, or all were on one.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    record = replayed_record()
+    entries = read_entries(session_folder(Path(record), 0)) if record else ()
+    own = next((entry for entry in entries if entry["what"] == "learner" and entry["rank"] == rank), {})
+    return tuple(own["here"]) if own.get("here") else None
