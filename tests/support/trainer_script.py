@@ -68,14 +68,16 @@ def whisper() -> nn.Module:
     sizes |= {"max_source_positions": 16, "max_target_positions": 8, "pad_token_id": 0, "bos_token_id": 1}
     silent: dict[str, Any] = {"suppress_tokens": [], "begin_suppress_tokens": []}
     config = WhisperConfig(**sizes, **silent, eos_token_id=2, decoder_start_token_id=1, dropout=0.1)
-    return WhisperForConditionalGeneration(config)
+    made: nn.Module = WhisperForConditionalGeneration(config)
+    return made
 
 
 def wav2vec2() -> nn.Module:
     sizes: dict[str, Any] = {"conv_dim": (16, 16), "conv_kernel": (10, 4), "conv_stride": (5, 3), "hidden_size": 16}
     sizes |= {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": 24}
     sizes |= {"num_conv_pos_embeddings": 8, "num_conv_pos_embedding_groups": 2, "mask_time_prob": 0.0}
-    return Wav2Vec2ForCTC(Wav2Vec2Config(**sizes, ctc_loss_reduction="mean"))
+    made: nn.Module = Wav2Vec2ForCTC(Wav2Vec2Config(**sizes, ctc_loss_reduction="mean"))
+    return made
 
 
 def main() -> None:
