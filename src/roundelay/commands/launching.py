@@ -43,7 +43,7 @@ def _add_launch(sub: argparse.ArgumentParser) -> None:
         type=count,
         default=0,
         metavar="N",
-        help="processes of each learner, which shard one model by fully_shard (docs/attach.md)",
+        help="processes of each learner, which shard its model by fully_shard (default: 0, one alone; docs/attach.md)",
     )
     sub.add_argument(
         "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
