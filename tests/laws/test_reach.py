@@ -100,7 +100,7 @@ def test_a_row_on_its_way_to_another_host_is_read_and_not_written(kind: type[Rea
     if version is None:
         assert all(torch.equal(row.vector, x) for row, x in zip(found.rows, before, strict=True))
         assert found.versions.tolist() == [6, 10]
-        assert not found.events
+        assert [event.kind for event in found.events] == [Kind.AWAY], "a replay is to know"
     assert [word for word in found.log if word.startswith("lock")] == [
         word.removeprefix("un") for word in reversed(found.log) if word.startswith("unlock")
     ]
