@@ -65,7 +65,7 @@ def _value(value: object) -> str:
 
 
 def text(content: str, x: float, y: float, class_: str = "", anchor: str = "start") -> str:
-    """A line of text; `y` is its baseline."""
+    """Return a line of text; `y` is its baseline."""
     return element("text", html.escape(content), x=x, y=y, class_=class_, text_anchor=anchor)
 
 

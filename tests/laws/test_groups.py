@@ -139,6 +139,13 @@ def test_what_a_session_cannot_train_is_refused() -> None:
             attach(lambda model: fully_shard(model, mesh=mesh["shard"]), layers(), **options)
 
 
+def test_processes_of_a_group_that_each_hold_a_whole_module_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDELAY_GROUP", "2")
+    model = nn.Linear(2, 2)
+    with pytest.raises(UserError, match=r"2 processes for each learner, and the module is whole in each: shard it"):
+        roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
 def test_learners_are_numbered_by_groups() -> None:
     by_torchrun = {
         "RANK": "5",

@@ -42,7 +42,14 @@ from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
-from roundelay.runtime.launch.world import World, group_environment, live_folder, read_world, report_folder
+from roundelay.runtime.launch.world import (
+    World,
+    group_environment,
+    launched_group,
+    live_folder,
+    read_world,
+    report_folder,
+)
 from roundelay.runtime.launch.world import rank as rank_of_process
 from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
 from roundelay.strategies import make_strategy, parse_strategy
@@ -537,6 +544,11 @@ def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[G
     """Return the processes of this learner, if it has several, and its place among the learners."""
     group = group_of(module, rank_of_process())
     if group is None:
+        if (size := launched_group()) > 1:
+            raise UserError(
+                f"rank {rank_of_process()}: `roundelay launch --group {size}` has started {size} processes for each "
+                "learner, and the module is whole in each: shard it by fully_shard before attach, or leave --group out."
+            )
         return None, read_world(listen=listen)
     world = read_world(group_environment(group.place, group.size), listen)
     if not by_name:

@@ -258,7 +258,7 @@ def _environment(learners: int, ended: int, torchrun_names: bool, prefix: bool) 
     environment = {
         name: value
         for name, value in os.environ.items()
-        if name not in HIDDEN and not name.startswith((HIDDEN_PREFIX, *(OURS + hidden for hidden in HIDDEN)))
+        if name not in (*HIDDEN, GROUP) and not name.startswith((HIDDEN_PREFIX, *(OURS + hidden for hidden in HIDDEN)))
     }
     environment |= {ENDED_VARIABLE: f"/proc/{os.getpid()}/fd/{ended}", JOB: secrets.token_hex(32)}
     if torchrun_names:

@@ -240,6 +240,11 @@ def group_environment(place: int, size: int, environment: Mapping[str, str] = os
     return found
 
 
+def launched_group(environment: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes `roundelay launch --group` has given each learner; 1 if it has not."""
+    return int(environment.get(GROUP, "1"))
+
+
 def _several_hosts(given: _Variables, learners: int) -> bool:
     """Return True if the learners are on several hosts."""
     if given.text("LOCAL_WORLD_SIZE") is not None:
