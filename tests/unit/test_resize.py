@@ -105,3 +105,20 @@ def test_numbers_of_an_estimate_begin_anew_where_learners_have_none_of_it() -> N
         alone = runtime.state()
     with SimRuntime(several) as runtime:
         runtime.load(gone_on_with(alone, several, TrainedBy.of(one.strategy, range(1))))
+
+
+def test_a_state_of_a_version_with_fewer_numbers_of_the_estimate_keeps_steps_and_masses() -> None:
+    """Before 2026-11-27 the share of a gain that curvature leaves was not among them."""
+    gaining = replace(cluster("adpsgd", 2), rate="gain", shared_minibatch=False)
+    with SimRuntime(gaining) as runtime:
+        runtime.segment(plan(0, 2))
+        state = runtime.state()
+    now = state.vectors["scalars"]
+    narrow = torch.cat([now[:, :-2], now[:, -1:]], dim=1)
+    old = replace(state, vectors={**state.vectors, "scalars": narrow})
+    found = gone_on_with(old, gaining, TrainedBy.of(gaining.strategy, range(2)))
+    with SimRuntime(gaining) as runtime:
+        runtime.load(found)
+        assert torch.equal(runtime.state().vectors["row"], state.vectors["row"])
+    assert found.vectors["scalars"][:, -1].tolist() == now[:, -1].tolist()
+    assert not found.vectors["scalars"][:, :-1].any()

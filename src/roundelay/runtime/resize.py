@@ -19,7 +19,7 @@ Legend: P parameters, L learners before, M learners after.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
@@ -89,12 +89,25 @@ class TrainedBy:
         return f"{self.strategy}{dropped} goes on as {strategy.label}, which begins anew: {what}"
 
 
+def _widened(state: ClusterState, cluster: Cluster) -> ClusterState:
+    """Return `state` with as many numbers of each learner as there are now. An earlier version kept fewer for the
+    estimate of noise, which then begins anew; the optimizer's, which come first, and the mass, the last, stay."""
+    had = state.vectors.get("scalars")
+    if had is None or had.shape[1] == cluster.scalars:
+        return state
+    numbers, first = had.new_zeros(len(had), cluster.scalars), len(cluster.optimizer.scalars)
+    numbers[:, :first] = had[:, :first]
+    if cluster.strategy.weighed:
+        numbers[:, -1] = had[:, -1]
+    return replace(state, vectors={**state.vectors, "scalars": numbers})
+
+
 def gone_on_with(state: ClusterState, cluster: Cluster, trained: TrainedBy) -> ClusterState:
     """Return `state`, of L learners trained by that strategy, as that of the M learners of `cluster`."""
     had, rows, learners = state.vectors, state.vectors["row"], cluster.learners
     kept, before = trained.remembered_by(cluster.strategy), len(rows)
     if kept and before == learners:
-        return state
+        return _widened(state, cluster)
     goes_on = {*had} if kept else {*had} & {*cluster.optimizer.memory}
     nothing, model = torch.zeros_like(rows[0]), model_of(state, trained.holders, trained.weighed)
     each = {name: mean(had[name]) if name in goes_on else nothing for name in cluster.memory} | {"row": model}
