@@ -120,6 +120,7 @@ def test_a_forked_child_that_trains_is_told_so_and_changes_nothing(
                 backward(model, x, y)
                 if fork and number == 2 and not (child := os.fork()):
                     said = "nothing"
+                    torch.set_num_threads(1)  # torch's own threads do not come along, and it would wait for them
                     try:
                         if what == "forward and step":
                             optimizer.zero_grad()

@@ -231,3 +231,32 @@ def test_a_state_has_what_gatherings_have_learnt_and_goes_on_with_it() -> None:
     before, after = (state["centre.gatherings"] for state in states)
     assert before[0, :2].tolist() == [12, 12]
     assert torch.equal(before, after)
+
+
+def test_caches_that_an_earlier_version_has_saved_are_left_out(tmp_path: Path) -> None:
+    """It saved buffers of `persistent=False` too, between the others."""
+
+    class Counting(nn.Module):
+        def __init__(self, persistent: bool) -> None:
+            super().__init__()
+            self.layer = nn.Linear(2, 1)
+            self.first: Tensor
+            self.last: Tensor
+            self.register_buffer("first", torch.zeros(3))
+            self.register_buffer("cache", torch.ones(2, 2), persistent=persistent)
+            self.register_buffer("last", torch.zeros((), dtype=torch.int64))
+
+    def attached(persistent: bool, resume: Path | None) -> tuple[Counting, roundelay.Session]:
+        model = Counting(persistent)
+        return model, roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "ssgd", resume=resume)
+
+    model, session = attached(True, None)
+    with session:
+        model.first.add_(5)
+        model.last.add_(7)
+        session.save(tmp_path)
+    weights = model.layer.weight.tolist()
+    model, session = attached(False, tmp_path)
+    with session:
+        assert (model.first.tolist(), int(model.last)) == ([5.0] * 3, 7)
+    assert model.layer.weight.tolist() == weights

@@ -12,15 +12,19 @@ from torch import Tensor, nn
 from roundelay.core.errors import UserError
 
 
-def kept_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
-    """Return the names and buffers that the module's own state dict has: not those of `persistent=False`, which are
-    caches (positions, masks) that a module makes anew, of another size where its inputs are longer."""
-    caches = {
+def cache_names(module: nn.Module) -> set[str]:
+    """Return names of buffers of `persistent=False`."""
+    return {
         f"{path}.{name}".removeprefix(".")
         for path, part in module.named_modules(remove_duplicate=False)
         for name in part._non_persistent_buffers_set
     }
-    kept: dict[int, tuple[str, Tensor]] = {}
+
+
+def kept_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
+    """Return the names and buffers that the module's own state dict has: not those of `persistent=False`, which are
+    caches (positions, masks) that a module makes anew, of another size where its inputs are longer."""
+    caches, kept = cache_names(module), dict[int, tuple[str, Tensor]]()
     for name, one in module.named_buffers(remove_duplicate=False):
         if name not in caches:
             kept.setdefault(id(one), (name, one))

@@ -11,8 +11,10 @@ them, after deaths, or under another strategy, rows, memory, centre and steps go
 Legend: P parameters, L learners that were saved.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -41,6 +43,10 @@ class Fitting:
     strategy: Strategy
     module: Module
     optimizers: list[str]
+    trained: int
+    """The first so many entries of `module` are trained parameters."""
+    caches: frozenset[str] = frozenset()
+    """Names of buffers that saves do not have; earlier versions saved them."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +80,16 @@ def check_fits(found: FoundSave, fitting: Fitting) -> None:
     path = found.paths[0]
     meta = read_meta(path)
     saved = f"rank {fitting.rank}: {path.parent}"
-    for theirs, mine in zip(meta["module"], fitting.module, strict=False):
+    module = [entry for entry in meta["module"] if entry[0] not in fitting.caches]
+    for theirs, mine in zip(module, fitting.module, strict=False):
         if theirs != mine:
             raise UserError(
                 f"{saved} is of another model: {theirs[0]} {theirs[1]} {theirs[2]} there is {mine[0]} {mine[1]} "
                 f"{mine[2]} here. Build the model as it was when it was saved."
             )
-    if len(meta["module"]) != len(fitting.module):
+    if len(module) != len(fitting.module):
         raise UserError(
-            f"{saved} is of another model: it has {len(meta['module'])} trained parameters and buffers, this one "
+            f"{saved} is of another model: it has {len(module)} trained parameters and buffers, this one "
             f"{len(fitting.module)}. Build the model as it was when it was saved."
         )
     if meta["optimizers"] != fitting.optimizers:
@@ -99,9 +106,22 @@ def resumed_from(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resume
         Damaged: a file is missing or not what was written; names it.
     """
     try:
-        return _dealt(found, fitting, buffers) if found.dealt else own_state(read_part(found.paths[0]))
+        return _dealt(found, fitting, buffers) if found.dealt else own_state(_part_of(found.paths[0], fitting))
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
         raise Damaged(f"{found.paths[0]}: no part of a save ({error!r}).") from error
+
+
+def _part_of(path: Path, fitting: Fitting) -> Part:
+    """Read a part, without caches that an earlier version has saved among the buffers."""
+    part, kept, offset = read_part(path), list[Tensor](), 0
+    for name, shape, kind in part.meta["module"][fitting.trained :]:
+        end = offset + math.prod(shape) * getattr(torch, kind.removeprefix("torch.")).itemsize
+        if name not in fitting.caches:
+            kept.append(part.tensors["buffers"][offset:end])
+        offset = end
+    if kept:
+        return replace(part, tensors={**part.tensors, "buffers": torch.cat(kept)})
+    return replace(part, tensors={**part.tensors, "buffers": part.tensors["buffers"][:0]})
 
 
 def own_state(part: Part) -> Resumed:
@@ -132,7 +152,7 @@ def _dealt(found: FoundSave, fitting: Fitting, buffers: Buffers) -> Resumed:
     kept, weights = trained.remembered_by(strategy), _weights(metas, trained.holders)
     row, memory = RunningMean(), {name: RunningMean() for name in (strategy.memory if kept else ())}
     for path in found.paths:  # one at a time in memory
-        part = read_part(path)
+        part = _part_of(path, fitting)
         row.add(part.tensors["row"], weights.get(part.meta["rank"], 0.0))
         for name, one in memory.items():
             one.add(part.tensors[f"memory.{name}"])

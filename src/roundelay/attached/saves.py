@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from roundelay.attached.buffers import Buffers, kept_buffers
+from roundelay.attached.buffers import Buffers, cache_names, kept_buffers
 from roundelay.attached.data_position import DataPosition
 from roundelay.attached.resuming import Fitting, Resumed, check_fits, own_state, resumed_from
 from roundelay.attached.save_files import FoundSave, find, folder_of, part_path, prune, saves, to_plain
@@ -35,7 +35,8 @@ def fitting(
     """Return facts that a save must agree on with this learner."""
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     shapes = [[name, list(local(one).shape), str(one.dtype)] for name, one in (*trained, *kept_buffers(module))]
-    return Fitting(rank, learners, strategy, shapes, [type(one).__name__ for one in optimizers])
+    kinds = [type(one).__name__ for one in optimizers]
+    return Fitting(rank, learners, strategy, shapes, kinds, len(trained), frozenset(cache_names(module)))
 
 
 def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
