@@ -114,6 +114,17 @@ def test_a_gain_comes_back_slowly_and_goes_at_once() -> None:
     assert noise.free == 0
 
 
+def test_a_learner_marks_its_row_under_the_gain_alone_and_until_half_of_it_is_free() -> None:
+    weighed = make_strategy("adpsgd weights=progress")
+    noise = GradientNoise(np.zeros(len(NOISE_SCALARS)))
+    factor = RateFactor("gain", weighed, shared=False, noise=noise)
+    assert factor.steep
+    for free, steep in ((0.4, True), (0.5, False)):
+        noise.recall([0.0, 9.0, 0.0, free])
+        assert factor.steep == steep
+    assert not RateFactor("fastest", weighed, shared=False, noise=None).steep
+
+
 def test_a_large_gradient_is_known_by_a_sample_from_all_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Signal in the first half alone, so that the first elements, or the last, would say another share."""
     monkeypatch.setattr("roundelay.algorithms.gain.MOST", 1 << 12)

@@ -7,11 +7,17 @@ speeds 1 and 1/3 by s, by the root and by equal shares. Under equal shares a slo
 exchanges: where there is no noise, and exchanges take ten steps, that of a learner 10 times slower makes two later than
 one alone (docs/log.md, 2026-11-24); by the root it costs 3 %.
 
+Near the largest stable rate a slow row only harms: its learner's gradients are of snapshots that are several steps old.
+So a learner that finds curvature to limit its rate (algorithms/gain.py) marks its row, by a mass below 0. Where the
+heaviest of some rows has a mark, those that are lighter by more than `LIGHTER` weigh nothing: they take over its model,
+and give it nothing.
+
 Legend: P parameters, C elements of a chunk.
 """
 
 from collections.abc import Sequence
 from math import sqrt
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,6 +29,10 @@ MEAN_PIECE = 4 * CHUNK
 answer when it has one ..."""
 LEAST_MEAN_PIECE = CHUNK // 4
 """... and the fewest, below which messages cost more than waiting."""
+LIGHTER: Final = 1.5
+"""Times that a row is heavier than one that follows it where it has a mark."""
+UNSURE: Final = 2
+"""Steps added to the masses that are compared so: of few steps, equally fast learners have taken one or two more."""
 _LEAST_SHARE = 1e-9
 """Share of a row that weighs nothing, where one divides by it."""
 
@@ -62,8 +72,11 @@ def share_average_(mine: Tensor, theirs: Tensor, share: float) -> None:
 
 
 def weights_of(masses: Sequence[float]) -> Sequence[float]:
-    """Return the square root of each mass; equal weights where all are 0."""
-    return some_weight([sqrt(mass) for mass in masses])
+    """Return the square root of each mass, by its size; 0 for those much lighter than the heaviest, where that has a
+    mark; equal weights where all are 0."""
+    heaviest = max(masses, key=abs, default=0.0)
+    least = (abs(heaviest) + UNSURE) / LIGHTER - UNSURE if heaviest < 0 else 0.0
+    return some_weight([sqrt(abs(mass)) if abs(mass) >= least else 0.0 for mass in masses])
 
 
 def shares_of(masses: Sequence[float]) -> list[float]:

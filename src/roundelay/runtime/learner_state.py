@@ -220,6 +220,7 @@ class LearnerState(Me):
     def _own_factor(self, rate: RateFactor, gradient: Gradient) -> float:
         """Return the factor on the learning rate of a step by `gradient`, and count it."""
         factor = rate.factor(self.steps, lambda: gradient.vector, not gradient.weight, self.row.others)
+        self.row.steep = rate.steep
         self.counts.rate_factors[self.rank] += factor
         return factor
 

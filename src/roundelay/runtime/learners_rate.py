@@ -10,6 +10,11 @@
               (`minibatches_averaged`)
     auto      gain where rows can be weighed and each learner has a minibatch of its own, else as-is (`settled`)
 
+Where curvature withholds the gain, a slow learner harms: near the largest stable rate its gradients, at old
+snapshots, and the factor that makes up for its row are too much. So a learner under `gain` marks its row as long as
+less than half of the gain is free, at first too, and rows much lighter than one with a mark follow it
+(algorithms/averaging.py).
+
 A factor is of the local update alone: what a schedule says, and what records call the learning rate, stay. It follows
 the learners that live.
 """
@@ -51,6 +56,11 @@ class RateFactor:
         self.rate, self._strategy, self._shared, self.noise = rate, strategy, shared, noise
         self._living: Collection[int] = ()
         self._largest, self._averaged = 1.0, 1.0
+
+    @property
+    def steep(self) -> bool:
+        """True while curvature withholds more than half of the gain, as far as is known."""
+        return self.noise is not None and self.noise.free < 0.5
 
     def live(self, living: Collection[int]) -> None:
         """Note that these learners live from now on."""
@@ -137,8 +147,8 @@ def work_of(
         learners: those that live.
     """
     factors, most = factors if factors.any() else steps, float(steps.max(initial=0))
-    if strategy.weighed:  # masses are as steps
-        return float(np.dot(shares_of(steps.tolist()), factors)), most
+    if strategy.weighed:  # masses are as steps, of which those of rows that follow have factor 0
+        return float(np.dot(shares_of(factors.tolist()), factors)), most
     return float(factors.sum()) * strategy.moves(learners, minibatches_a_round), most
 
 

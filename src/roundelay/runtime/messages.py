@@ -61,6 +61,8 @@ Integer = Annotated[int, Range(1 - BOUND)]
 """Whole number of either sign."""
 Number = Annotated[float, Range(-math.inf, math.inf)]
 """Any number but NaN."""
+Mass = Annotated[float, Range(1 - BOUND)]
+"""Mass of a row, below 0 where it has a mark (algorithms/averaging.py)."""
 Rank = Annotated[int, Range(0, "rank")]
 """Learner's rank."""
 RowNumber = Annotated[int, Range(0, "row")]

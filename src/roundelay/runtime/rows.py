@@ -6,6 +6,7 @@ reads and writes, under which locks, what it does to a chunk, what it carries th
 Legend: P parameters.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -84,11 +85,14 @@ class Row:
     memory: Mapping[str, Tensor] = MappingProxyType({})
     """Vectors (P,) that its learner keeps for its strategy, by name."""
     mass: NDArray[np.float64] | None = None
-    """One number, guarded by the row's lock as well: its weight in exchanges that weigh rows (`Exchange.decay`); None:
-    the strategy weighs none."""
+    """One number, guarded by the row's lock as well: its weight in exchanges that weigh rows (`Exchange.decay`), below
+    0 where it has a mark (algorithms/averaging.py); None: the strategy weighs none."""
     others: NDArray[np.float64] | None = None
     """(`others_known`,), beside the mass: of each learner, by rank, its share in the pair with this row when this row's
-    learner last asked it for an exchange; 0: it has not since the segment began."""
+    learner last asked it for an exchange; 0: it has not since the segment began, or that row follows this one; 1: this
+    row follows that one."""
+    steep: bool = False
+    """True: the next step marks it."""
 
     def __init__(
         self,
@@ -126,7 +130,8 @@ class Row:
     def worked(self) -> None:
         """Note, under the lock, that its learner has taken a step."""
         if self.mass is not None:
-            self.mass[0] += 1
+            steps = abs(self.mass[0]) + 1
+            self.mass[0] = -steps if self.steep else steps
 
     def meets(self, peer: int, share: float) -> None:
         """Note, under the lock, that in an exchange that this row's learner has asked row `peer` for, this row has that
@@ -149,7 +154,8 @@ class Row:
         """Multiply by `factor`, under the lock, that part of its mass that was met in an exchange, `weight`. Steps
         taken since count in full, so the order of the two does not matter."""
         if self.mass is not None:
-            self.mass[0] -= weight * (1 - factor)
+            left = abs(self.mass[0]) - abs(weight) * (1 - factor)
+            self.mass[0] = math.copysign(left, self.mass[0])
 
     @property
     def torn(self) -> bool:

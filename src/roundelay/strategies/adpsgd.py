@@ -41,6 +41,7 @@ this model, and takes noise away. (Shares in proportion to s leave more of it, 1
 and 1/3, and equal ones 1/1.33; but a row that weighs much and moves little holds others back between exchanges.) A
 learner knows ratios of masses from the shares p of the exchanges that it has asked for; nothing else is sent. Rate
 `gain` goes further by the noise of gradients: f times the gain of as many learners as have a mean with that variance.
+While curvature withholds that gain, rows much lighter than the heaviest follow it (algorithms/averaging.py).
 
 Sent: one model each way (8 P bytes) an exchange, one exchange begun per step. Waits: nobody; an exchange still in
 flight is skipped, not waited for. No bound on staleness follows from the method; the largest seen is reported.

@@ -34,8 +34,8 @@ class Group:
         first: rank of the first in torch.distributed.
         together: their process group.
         device: of tensors that it can reduce.
-        factor: agreed on for the learning rate of the step under way.
-        found: the factor that this process would have.
+        agreed: factor on the learning rate of the step under way, and whether the row then has a mark.
+        found: those that this process would have.
     """
 
     place: int
@@ -43,15 +43,16 @@ class Group:
     first: int
     together: Any
     device: torch.device
-    factor: float = field(default=1.0, init=False)
-    found: float = field(default=1.0, init=False)
+    agreed: tuple[float, bool] = field(default=(1.0, False), init=False)
+    found: tuple[float, bool] = field(default=(1.0, False), init=False)
 
     def agree(self, skip: bool) -> bool:
-        """Return whether any process skips the step under way, and take the factor of the first for it."""
-        said = torch.tensor([float(skip), self.found if self.place == 0 else 0.0], dtype=torch.float64)
-        said = said.to(self.device)
+        """Return whether any process skips the step under way, and take what the first has `found` for it."""
+        found = self.found if self.place == 0 else (0.0, False)
+        said = torch.tensor([float(skip), *found], dtype=torch.float64).to(self.device)
         dist.all_reduce(said, group=self.together)
-        skips, self.factor = said.tolist()
+        skips, factor, steep = said.tolist()
+        self.agreed = factor, steep > 0
         return bool(skips > 0)
 
     def least(self, number: int) -> int:

@@ -356,9 +356,12 @@ class AttachedLearner:
             as_begun = self.strategy.traits.synchronous or self.record.repeats  # one that differs leaves, as none did
             living = self.me.living if as_begun else self._members.living
             self._rate.live(living)
-            factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
+            row = self.me.row
+            factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=row.others)
+            row.steep = self._rate.steep
         if self.group is not None:  # its first process says it, one step later: here the row is locked
-            self.group.found, factor = factor, self.group.factor
+            self.group.found = factor, self.me.row.steep
+            factor, self.me.row.steep = self.group.agreed
         self.arena.counts.rate_factors[self.rank] += factor
         return factor
 

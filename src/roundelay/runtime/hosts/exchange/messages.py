@@ -17,7 +17,7 @@ from roundelay.core.codec import FP32, Codec
 from roundelay.core.effects import Exchange, Gather, Rule
 from roundelay.core.flat import WHOLE
 from roundelay.runtime.hosts.exchange.row_format import Fragment, room, swapped
-from roundelay.runtime.messages import Dialect, Integer, InvalidMessage, Message, RowNumber
+from roundelay.runtime.messages import Dialect, Integer, InvalidMessage, Mass, Message, RowNumber
 from roundelay.runtime.procs.coordination.outbox import BY_RUN, ExchangeFacts, Factor, Gathering, PeerRequest
 from roundelay.runtime.procs.memory.arena import Arena, Layout
 from roundelay.strategies.base import Strategy
@@ -41,7 +41,7 @@ class ExchangeMessage(ExchangeFacts, kind="exchange"):
     chunks: tuple[int, int]
     private: int = 0
     asked: int | None = None
-    mass: float = 0.0
+    mass: Mass = 0.0
     gather: Gathering | None = None
     both: bool = False
 
