@@ -305,7 +305,7 @@ class AttachedLearner:
         """
         engine, asked = self._engine, self._engine.pending
         if not isinstance(asked, GRADIENTS):
-            if not engine.running:
+            if asked is None:
                 self._start()
             assert self._membership is not None
             self._membership.begin_round(self._segment)
