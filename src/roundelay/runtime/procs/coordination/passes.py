@@ -7,7 +7,7 @@ How many minibatches a pass has need not be known: of data that are read one aft
 says so, by asking for one of so many.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -162,7 +162,7 @@ def enter(arena: Arena, said: Passes) -> None:
         for slot, one in said.passes:
             tables.keys[slot] = one.key[0] + 1, *one.key[1:]
             tables.next_index[slot], tables.segment[slot] = one.following, one.segment
-            tables.returned[slot, : 1 + len(one.again)] = len(one.again), *one.again
+            _draw_again(tables.returned[slot], one.again)
         for rank, entries in said.held:
             _hold(tables, rank, entries)
         tables.count[0] = said.count
@@ -170,8 +170,8 @@ def enter(arena: Arena, said: Passes) -> None:
 
 def _read(tables: PassTables, slot: int) -> Pass:
     first, epoch, times = tables.keys[slot].tolist()
-    again = tables.returned[slot, 1 : 1 + tables.returned[slot, 0]].tolist()
-    return Pass((first - 1, epoch, times), int(tables.next_index[slot]), tuple(again), int(tables.segment[slot]))
+    again = tuple(_again(tables.returned[slot]))
+    return Pass((first - 1, epoch, times), int(tables.next_index[slot]), again, int(tables.segment[slot]))
 
 
 def newest(arena: Arena, sampler: int) -> Pass | None:
@@ -196,8 +196,7 @@ def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
         for key, following, returned in passes:
             slot = _slot(tables, (int(key[0]), int(key[1]), int(key[2])))
             tables.next_index[slot] = following
-            for index in returned:
-                _return(tables.returned[slot], index)
+            _draw_again(tables.returned[slot], returned)
 
 
 def give_back(arena: Arena, rank: int) -> None:
@@ -206,16 +205,20 @@ def give_back(arena: Arena, rank: int) -> None:
     tables = arena.view(PassTables)
     for slot, index in tables.held[rank].tolist():
         if 0 <= index < tables.next_index[slot]:
-            _return(tables.returned[slot], index)
+            _draw_again(tables.returned[slot], [index, *_again(tables.returned[slot])])
     tables.held[rank] = NONE
 
 
-def _return(returned: Integers, index: int) -> None:
-    """Let a minibatch be drawn again: those with lower numbers before, for data may be read in one direction only."""
-    there = returned[1 : 1 + returned[0]].tolist()
-    if index not in there and len(there) + 1 < len(returned):
-        returned[1 : 2 + len(there)] = sorted([*there, index], reverse=True)
-        returned[0] += 1
+def _again(returned: Integers) -> list[int]:
+    return returned[1 : 1 + returned[0]].tolist()  # type: ignore[no-any-return]
+
+
+def _draw_again(returned: Integers, indices: Iterable[int]) -> None:
+    """Let these be drawn again, and no others: those with lower numbers first, for data may be read in one direction
+    only."""
+    ordered = sorted({*indices}, reverse=True)[1 - len(returned) :]
+    returned[1 : 1 + len(ordered)] = ordered
+    returned[0] = len(ordered)
 
 
 def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequence[int]) -> None:
@@ -226,13 +229,9 @@ def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequenc
         tables = arena.view(PassTables)
         for _, key, index in sorted(given, key=lambda one: one[2]):
             slot = _slot(tables, key)
-            returned, following = tables.returned[slot], tables.next_index
-            for missing in range(int(following[slot]), index):
-                _return(returned, missing)
-            following[slot] = max(int(following[slot]), index + 1)
-            again = [one for one in returned[1 : 1 + returned[0]].tolist() if one != index]
-            returned[0] = len(again)
-            returned[1 : 1 + len(again)] = again
+            returned, following = tables.returned[slot], int(tables.next_index[slot])
+            _draw_again(returned, {*_again(returned), *range(following, index)} - {index})
+            tables.next_index[slot] = max(following, index + 1)
         for rank in {rank for rank, _, _ in given}:
             last = [(_slot(tables, key), index) for of, key, index in given if of == rank]
             ahead = int((tables.held[rank, :, 1] >= 0).sum())  # a learner draws as far ahead as it did
