@@ -19,7 +19,7 @@ from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination import passes
 
-NOTHING = passes.Passes(0)
+NO_PASSES = passes.Passes(0)
 RECENT = 1024
 """Minibatches that a host remembers its learners were given."""
 
@@ -33,7 +33,7 @@ class PassReplica:
 
     def __init__(self) -> None:
         self._to: RemoteHost | None = None
-        self._said = NOTHING
+        self._said = NO_PASSES
 
     def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
         """Send it, if something has."""
@@ -41,7 +41,7 @@ class PassReplica:
         if to is None:
             return
         if to is not self._to:
-            self._to, self._said = to, NOTHING
+            self._to, self._said = to, NO_PASSES
         if now != self._said:
             to.tell(now.since(self._said))
             self._said = now
