@@ -44,7 +44,8 @@ RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
 DISK_LOOK_SECONDS = 0.2
 """Interval at which it is asked meanwhile whether to stop."""
-S, T = TypeVar("S"), TypeVar("T")
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
