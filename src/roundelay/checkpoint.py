@@ -16,7 +16,7 @@ Legend: P parameters, L learners.
 import json
 import shutil
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ RETRY_SECONDS = 5.0
 """Seconds before a full disk is tried again."""
 DISK_LOOK_SECONDS = 0.2
 """Interval at which it is asked meanwhile whether to stop."""
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -203,6 +204,19 @@ def latest(folder: Path) -> Path | None:
     """Return the newest checkpoint, by name; whether it is whole is for `load_checkpoint` to find."""
     found = checkpoints(folder)
     return found[-1] if found else None
+
+
+def newest_whole(saves: Iterable[S], read: Callable[[S], T | None]) -> tuple[T | None, dict[S, str]]:
+    """Return what `read` makes of the first of `saves`, the newest first, that is whole and of which it makes anything;
+    and of those before it each that is damaged, with what is wrong with it."""
+    damaged = dict[S, str]()
+    for one in saves:
+        try:
+            if (found := read(one)) is not None:
+                return found, damaged
+        except Damaged as error:
+            damaged[one] = str(error)
+    return None, damaged
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

@@ -20,6 +20,7 @@ from roundelay.checkpoint import (
     files_of,
     latest,
     load_checkpoint,
+    newest_whole,
     prune,
     save_checkpoint,
     set_aside,
@@ -108,7 +109,7 @@ class Found:
     path: Path
     checkpoint: Checkpoint
     position: Position
-    damaged: tuple[tuple[Path, str], ...]
+    damaged: tuple[tuple[Path, str], ...] = ()
 
 
 class Saves:
@@ -157,22 +158,17 @@ class Saves:
         Raises:
             UserError: there are some, and all are damaged; names each and its fault.
         """
-        damaged: list[tuple[Path, str]] = []
-        for path in reversed(checkpoints(self.folder)):
-            try:
-                checkpoint = load_checkpoint(path)
-                return Found(path, checkpoint, _position(path, checkpoint), tuple(damaged))
-            except Damaged as error:
-                damaged.append((path, str(error)))
-        if {path.stem for path, _ in damaged} <= NEVER_TRAINED and not has_trained(self.folder.parent):
-            self.untrained = damaged
-            for path, _ in damaged:
+        found, damaged = newest_whole(reversed(checkpoints(self.folder)), _read)
+        if found is not None:
+            return dataclasses.replace(found, damaged=tuple(damaged.items()))
+        if {path.stem for path in damaged} <= NEVER_TRAINED and not has_trained(self.folder.parent):
+            self.untrained = list(damaged.items())
+            for path in damaged:
                 set_aside(path)
         elif damaged:
             raise UserError(
-                f"{self.folder}: no checkpoint is whole. {' '.join(why for _, why in damaged)} Restore one from a "
-                "backup. To train this run again from its beginning, give --begin-anew: its log is kept under another "
-                "name."
+                f"{self.folder}: no checkpoint is whole. {' '.join(damaged.values())} Restore one from a backup. To "
+                "train this run again from its beginning, give --begin-anew: its log is kept under another name."
             )
         return None
 
@@ -180,17 +176,11 @@ class Saves:
         """Return the newest whole checkpoint before `name`, which is damaged; `name` and all newer ones are set aside
         for it. None where there is none: then only `name` is set aside."""
         there = checkpoints(self.folder)
-        for path in reversed([path for path in there if path.stem < name]):
-            if not _whole(path):
-                continue
-            for other in there:
-                if other.stem > path.stem:
-                    set_aside(other)
-            return path
+        found, _ = newest_whole((path for path in reversed(there) if path.stem < name), _read)
         for path in there:
-            if path.stem == name:
+            if path.stem == name or (found is not None and path.stem > found.path.stem):
                 set_aside(path)
-        return None
+        return None if found is None else found.path
 
     def set_aside(self) -> None:
         """Rename all checkpoints: the run is begun anew.
@@ -199,24 +189,16 @@ class Saves:
             UserError: one is whole, so the run can go on.
         """
         there = checkpoints(self.folder)
-        for path in reversed(there):
-            if _whole(path):
-                raise UserError(f"{path} is whole: leave --begin-anew out to go on from it, or choose another --exp.")
+        if (found := newest_whole(reversed(there), _read)[0]) is not None:
+            raise UserError(f"{found.path} is whole: leave --begin-anew out to go on from it, or choose another --exp.")
         for path in there:
             set_aside(path)
 
 
-def _whole(path: Path) -> bool:
+def _read(path: Path) -> Found:
+    checkpoint = load_checkpoint(path)
     try:
-        _position(path, load_checkpoint(path))
-    except Damaged:
-        return False
-    return True
-
-
-def _position(path: Path, checkpoint: Checkpoint) -> Position:
-    try:
-        return Position.from_json(checkpoint.position)
+        return Found(path, checkpoint, Position.from_json(checkpoint.position))
     except (KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{path}: not a checkpoint of a run ({error!r}).") from error
 
@@ -300,25 +282,14 @@ def listed(exp: Path) -> list[Listed]:
     best, next_ = "", True
     for path in reversed(checkpoints(exp / FOLDER)):
         try:
-            checkpoint = load_checkpoint(path)
-            position = _position(path, checkpoint)
+            read = _read(path)
         except UserError as error:
             found.append(Listed(path.stem, _bytes(path), str(error), next=False, best=False))
             continue
+        position, learners = read.position, len(read.checkpoint.state.vectors["row"])
         best = best or position.best
-        learners = len(checkpoint.state.vectors["row"])
-        found.append(
-            Listed(
-                path.stem,
-                _bytes(path),
-                "",
-                next_,
-                path.stem == best,
-                learners,
-                position.schedule.epoch,
-                position.frames,
-            )
-        )
+        whole = _bytes(path), "", next_, path.stem == best
+        found.append(Listed(path.stem, *whole, learners, position.schedule.epoch, position.frames))
         next_ = False
     return found[::-1]
 

@@ -22,7 +22,6 @@ from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.inputs import Inputs, InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import CLOSED, Attendance, Membership
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
@@ -31,6 +30,7 @@ from roundelay.runtime.attached.votes import VoteTables
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.procs.coordination import means as procs_means
 from roundelay.runtime.procs.coordination.means import Means
+from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory import publish as publishing
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, VIEWS, Arena, Layout, create_file
 from roundelay.runtime.procs.memory.bell import bell_of_means, bell_of_session

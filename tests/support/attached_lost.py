@@ -15,9 +15,9 @@ from torch.utils.data import DataLoader, TensorDataset
 import roundelay
 from roundelay.attached import Session
 from roundelay.runtime.attached.hosts.starting import host_process
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.hosts.control.succession import may_be_led_by_another
+from roundelay.runtime.procs.coordination.passes import PassTables
 from support.launched import report
 from support.until import until
 

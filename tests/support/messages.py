@@ -5,7 +5,7 @@ from typing import Any
 
 from roundelay.runtime.messages import Dialect, Frame, M, Message, plain
 
-MOST = {"rank": 100.0, "row": 100.0, "slot": 63.0, "elements": 2.0**40}
+MOST = {"rank": 100.0, "row": 100.0, "elements": 2.0**40}
 
 
 class Word(Message):

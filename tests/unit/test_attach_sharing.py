@@ -16,12 +16,13 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 import roundelay
 from roundelay.attached import Session
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.passes import ENDLESS, PassTables
+from roundelay.runtime.procs.coordination import passes
+from roundelay.runtime.procs.coordination.passes import ENDLESS, PassTables
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support.cuts import lhotse_cuts
+from support.messages import received
 
 LEARNERS, BATCHES = 4, 11
 KEY = (1, 0, 0)
@@ -55,8 +56,7 @@ def copied(arena: Arena) -> Arena:
     """The arena of the host that leads next, which has been told all."""
     there = Arena(create_file(LAYOUT), LAYOUT, Patience(0, 60))
     there.view(PassTables).held[:] = -1
-    slots, numbers, holds = passes.changes(arena, {})
-    assert passes.enter_changes(there, slots, [*numbers, *holds], int(arena.view(PassTables).count[0]))
+    passes.enter(there, received(passes.read(arena)))
     arena.close()
     return there
 

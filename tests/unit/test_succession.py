@@ -1,23 +1,22 @@
 """The next host of a session that has lost its first goes on with passes where that had been."""
 
+import json
 import random
 from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from roundelay.runtime.attached import passes
-from roundelay.runtime.attached.hosts.taking_over import PassReplica, enter_replica
-from roundelay.runtime.attached.passes import Key, PassTables
-from roundelay.runtime.hosts.control.messages import Passes
-from roundelay.runtime.messages import InvalidMessage
+from roundelay.runtime.attached.hosts.taking_over import PassReplica
+from roundelay.runtime.messages import InvalidMessage, plain
+from roundelay.runtime.procs.coordination import passes
+from roundelay.runtime.procs.coordination.passes import Key, PassTables
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.publish import prepare_publishing
-from support.messages import received
+from support.messages import MOST, received
 
 LEARNERS, PIECES = 3, 30
 KEYS: tuple[Key, ...] = ((0, 0, 0), (0, 1, 0))
@@ -39,10 +38,7 @@ def arenas() -> Iterator[tuple[Arena, Arena]]:
 def next_host(arena: Arena) -> Any:
     """It stores what it is told."""
 
-    def say(message: Passes, payload: list[bytes]) -> None:
-        enter_replica(arena, received(message, payload[0]))
-
-    return SimpleNamespace(host=1, monitored=SimpleNamespace(say=say))
+    return SimpleNamespace(host=1, tell=lambda message: passes.enter(arena, received(message)))
 
 
 def rest(arena: Arena, key: Key) -> list[int]:
@@ -58,7 +54,7 @@ def test_what_the_living_were_given_is_given_once_and_nothing_is_left_out(
     """Learner 0 is lost with the first host. Of what it had done the next host may not have `heard` all."""
     first, then = arenas
     draw = random.Random(seed)
-    replica, there = PassReplica(first), next_host(then)
+    replica, there = PassReplica(), next_host(then)
     given: list[tuple[int, Key, int]] = []
     for _ in range(draw.randrange(40)):
         rank, key = draw.randrange(LEARNERS), draw.choice(KEYS)
@@ -66,7 +62,7 @@ def test_what_the_living_were_given_is_given_once_and_nothing_is_left_out(
         if index is not None:
             given.append((rank, key, index))
         if draw.random() < heard:
-            replica.look([there])
+            replica.look([there], passes.read(first))
     living = [one for one in given if one[0]]
     passes.take_over(then, living, [0])
     lost = [one for one in given if not one[0]]
@@ -83,21 +79,27 @@ def test_what_the_living_were_given_is_given_once_and_nothing_is_left_out(
 
 def test_what_is_no_replica_changes_nothing(arenas: tuple[Arena, Arena]) -> None:
     first, then = arenas
-    passes.draw(first, 0, KEYS[0], PIECES)
-    sent: list[tuple[Passes, bytes]] = []
-    told = SimpleNamespace(say=lambda message, payload: sent.append((message, payload[0])))
-    PassReplica(first).look([SimpleNamespace(host=1, monitored=told)])  # type: ignore[list-item]
-    message, data = sent[0]
-    numbers = np.frombuffer(data, np.int64)
-    wrong = [
-        ({"slots": [passes.PASS_SLOTS]}, data),
-        ({}, data[:-8]),
-        ({}, (numbers - 2).tobytes()),
-        ({}, np.concatenate([numbers[:5], [LEARNERS + 1], numbers[6:]]).tobytes()),
+    for rank in range(LEARNERS):
+        passes.draw(first, rank, KEYS[0], PIECES)
+    passes.give_back(first, 2)
+    said = passes.read(first)
+    slot, one = json.loads(json.dumps(said.header, default=plain))["passes"][0]
+    held = [[0, [[0, 0]]]]
+    wrong: list[dict[str, Any]] = [
+        {"passes": [[passes.PASS_SLOTS, one]]},
+        {"passes": [[slot, one | {"following": -1}]]},
+        {"passes": [[slot, one | {"key": [0, 0]}]]},
+        {"passes": [[slot, one | {"again": [*range(1 + passes.HELD * LEARNERS)]}]], "held": held},
+        {"passes": [[slot, one]], "held": [[0, [[0, 0]] * (passes.HELD + 1)]]},
+        {"passes": [[slot, one]], "held": [[0, [[passes.PASS_SLOTS, 0]]]]},
+        {"passes": [[slot, one]], "held": [[MOST["rank"] + 1, [[0, 0]]]]},
+        {"count": -1},
     ]
     before = [table.copy() for table in vars(then.view(PassTables)).values()]
-    for changed, payload in wrong:
+    for changed in wrong:
         with pytest.raises(InvalidMessage):
-            enter_replica(then, received(message, payload, **changed))
+            passes.enter(then, received(said, **changed))
         for table, was in zip(vars(then.view(PassTables)).values(), before, strict=True):
             assert (table == was).all()
+    passes.enter(then, received(said))
+    assert passes.read(then) == said

@@ -18,8 +18,8 @@ from roundelay.attached.forward import fingerprint
 from roundelay.attached.sharing import MISSING, Drawing, Fetch, LoopProgress, Shared
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
-from roundelay.runtime.attached.passes import ENDLESS
 from roundelay.runtime.attached.shares import ANY, UNSEEN, ShareTerms
+from roundelay.runtime.procs.coordination.passes import ENDLESS
 
 log = logging.getLogger("roundelay")
 

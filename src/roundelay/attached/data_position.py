@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from roundelay.runtime.attached.passes import ENDLESS
+from roundelay.runtime.procs.coordination.passes import ENDLESS
 
 Pieces = Sequence[int]
 """Numbers of minibatches."""

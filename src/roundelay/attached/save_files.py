@@ -26,8 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roundelay.checkpoint import check_part, read_meta
-from roundelay.core.checksums import Damaged
+from roundelay.checkpoint import check_part, newest_whole, read_meta
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import local
 from roundelay.runtime.resize import TrainedBy
@@ -84,26 +83,22 @@ def find(
     Raises:
         UserError: there are some, and all are damaged; names each and its fault.
     """
-    damaged: list[str] = []
-    for number in saves(directory):
-        if most is not None and number > most:
-            continue
-        try:
-            found = _find(folder_of(directory, number), number, rank, learners, strategy)
-            for path in found.paths[rank::learners] if found and found.dealt else found.paths if found else ():
-                check_part(path)
-        except Damaged as error:
-            damaged.append(str(error))
-            log.warning("rank %d: %s The save is passed over.", rank, error)
-            continue
-        if found is not None:
-            return found
-    if damaged:
+
+    def read(number: int) -> FoundSave | None:
+        found = _find(folder_of(directory, number), number, rank, learners, strategy)
+        for path in found.paths[rank::learners] if found and found.dealt else found.paths if found else ():
+            check_part(path)
+        return found
+
+    found, damaged = newest_whole((one for one in saves(directory) if most is None or one <= most), read)
+    for why in damaged.values():
+        log.warning("rank %d: %s The save is passed over.", rank, why)
+    if damaged and found is None:
         raise UserError(
-            f"{directory}: no save is whole. {' '.join(damaged)} Restore one from a backup, or resume from another "
-            "directory."
+            f"{directory}: no save is whole. {' '.join(damaged.values())} Restore one from a backup, or resume from "
+            "another directory."
         )
-    return None
+    return found
 
 
 def _find(folder: Path, number: int, rank: int, learners: int, strategy: Strategy | None) -> FoundSave | None:

@@ -1,8 +1,8 @@
 """Going through minibatches that learners share out, by their numbers in a pass.
 
 Under a synchronous strategy some numbers are a learner's own; under an asynchronous one all draw from one queue
-(runtime/attached/passes.py). Those that a learner has drawn and not trained are held for it: others draw them if it
-dies, and a save has them as not trained.
+(runtime/procs/coordination/passes.py). Those that a learner has drawn and not trained are held for it: others draw them
+if it dies, and a save has them as not trained.
 
 What is drawn need not be trained soon: a loader with workers draws ahead, and other wrappers do. How far ahead is seen
 when the first step of a pass begins: the loop has the first minibatch in its hands, and all else that is drawn is on
@@ -26,8 +26,8 @@ from roundelay.attached.data_position import DataPosition, Key, PassLeft, Pieces
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.learner import AttachedLearner
-from roundelay.runtime.attached.passes import ENDLESS
 from roundelay.runtime.attached.shares import ShareTerms
+from roundelay.runtime.procs.coordination.passes import ENDLESS
 
 log = logging.getLogger("roundelay")
 CLOSED_PASS = 1 << 30

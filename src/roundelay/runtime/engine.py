@@ -161,10 +161,7 @@ class Engine:
                 self._settle(self._trained)
             self.pending = effect
             self.answers += 1
-            try:
-                rule = _RULES[type(effect)]
-            except KeyError:
-                rule = _rule_of(effect)
+            rule = _RULES.get(type(effect)) or _rule_of(effect)
             reply = rule(self, effect)
 
     def _end(self) -> None:
@@ -472,7 +469,8 @@ class ClockedEngine(Engine):
         """Perform `effect`, asked for now, after so many seconds in the strategy's own code, and count the time."""
         backend = self._clocked
         backend.entered(effect, asked)
-        reply = self.perform(effect)
+        rule = _RULES.get(type(effect)) or _rule_of(effect)
+        reply = rule(self, effect)
         backend.left()
         elapsed, gradient = backend.now() - asked, self._gradient_seconds
         counts, rank = self._state.counts, self._state.rank

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from roundelay.algorithms.averaging import weighted_mean
 from roundelay.core.flat import chunks
+from roundelay.runtime.hosts.control.messages import DrawRequest
 from roundelay.runtime.procs.memory.arena import Arena
+from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
 FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS = 1, 2, 3
@@ -42,6 +44,17 @@ class BetweenHosts(View):
     answered: Integers = table(L)  # Number of the last request that is answered
     process: Integers = table(L)  # Process of a learner that has come back
     made_again: Integers = table(1)  # How often the centre was, after its host was lost
+
+    def request(self, rank: int) -> DrawRequest:
+        """Return a learner's last request for a minibatch."""
+        sampler, epoch, times = self.key[rank].tolist()
+        pieces, keep = int(self.pieces[rank]), int(self.keep[rank])
+        return DrawRequest(rank, int(self.asked[rank]), (sampler, epoch, times), pieces, keep)
+
+    def answer(self, rank: int, number: int, index: int) -> None:
+        """Answer a learner's request of that number: with a minibatch, or NONE."""
+        self.drawn[rank] = index
+        publish(self.answered, rank, number)
 
 
 def place_of_model(everybody: Iterable[int], here: Sequence[int]) -> int:

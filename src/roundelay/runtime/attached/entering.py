@@ -18,7 +18,6 @@ from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
 from roundelay.runtime.attached.hosts.request import ATTACHED_VIEWS, HOSTS_VIEWS, SessionRequest
 from roundelay.runtime.attached.hosts.starting import HostProcess, host_process
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.settings import said
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.hosts.options import SessionHostOptions
@@ -27,6 +26,7 @@ from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRu
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learners_rate import settled
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
+from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.arena import Arena, Layout, create_file
 from roundelay.runtime.procs.memory.device_rows import DeviceRows

@@ -29,7 +29,6 @@ from roundelay.algorithms.gain import NOISE_SCALARS, GradientNoise
 from roundelay.core.effects import Draw, Effect, GradMean
 from roundelay.core.errors import UserError
 from roundelay.core.state import Gradient
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_steps import BetweenSteps
 from roundelay.runtime.attached.coming_back import Returns
 from roundelay.runtime.attached.entering import AttachTerms, Entrance, place_of_rows
@@ -57,6 +56,7 @@ from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World, stragglers
 from roundelay.runtime.learner_state import LearnerPlace
 from roundelay.runtime.learners_rate import RateFactor
+from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.means import MemberLost
 from roundelay.runtime.procs.memory.access import ArenaAccess
 from roundelay.runtime.procs.memory.patience import Patience
@@ -305,7 +305,7 @@ class AttachedLearner:
         """
         engine, asked = self._engine, self._engine.pending
         if not isinstance(asked, GRADIENTS):
-            if not engine.running:
+            if asked is None:
                 self._start()
             assert self._membership is not None
             self._membership.begin_round(self._segment)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.gain import GradientNoise
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.entering import write
 from roundelay.runtime.attached.membership import Attendance, Membership
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.surroundings import Surroundings
 from roundelay.runtime.gathering import Gatherings
 from roundelay.runtime.learner_state import LearnerState
+from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
@@ -117,8 +117,9 @@ class SavedState:
         if found is None:
             return 0, 0
         met = int(self._arena.view(Attendance).met[self._me.rank])
+        _, epoch, times = found.key
         over = found.drawn >= pieces and found.segment < met
-        return (found.epoch + 1, 0) if over else (found.epoch, found.times)
+        return (epoch + 1, 0) if over else (epoch, times)
 
     @property
     def ranks(self) -> list[int]:

@@ -14,7 +14,6 @@ from typing import final
 
 from torch import Tensor
 
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import (
     FIRST_HOST_LOST,
@@ -28,6 +27,7 @@ from roundelay.runtime.attached.between_hosts import (
 from roundelay.runtime.attached.membership import AT_MEETING, LET_IN, Attendance, Membership
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.lives import breathes
 from roundelay.runtime.procs.coordination.means import Means
 from roundelay.runtime.procs.coordination.outbox import Outbox, is_here

@@ -18,12 +18,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import final
 
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage
+from roundelay.runtime.procs.coordination.passes import read
 
 
 @final
@@ -90,8 +90,8 @@ class Admission:
                 del self._waiting[number]
                 if remote.standing == "in":
                     self._entering = remote
-                    present, said = sorted({*living, *ranks}), passes.report(host.arena)
-                    remote.tell(Enter(tuple(ranks), meeting, tuple(present), tuple(said)))
+                    remote.tell(read(host.arena))  # passes, of which it hears no more unless it leads next
+                    remote.tell(Enter(tuple(ranks), meeting, tuple(sorted({*living, *ranks}))))
                     return  # the next one when it has entered
 
     def let_in_at(self, meeting: int, cut: int) -> bool:
@@ -107,6 +107,6 @@ class Admission:
                 if remote.standing == "in" and comes:
                     del self._waiting[number]
                     self._entering = remote
-                    remote.tell(Enter(tuple(comes), meeting, (), ()))
+                    remote.tell(Enter(tuple(comes), meeting, ()))
                     return False
         return True

@@ -1,17 +1,17 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from queue import Empty
 from typing import final
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST, place_of_model
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.hosts.taking_over import Recent, enter_replica
+from roundelay.runtime.attached.hosts.taking_over import RECENT, Given
 from roundelay.runtime.base import wall_clock
 from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.finding import PeerState, Search, boot_clock, say_who_leads
@@ -21,7 +21,8 @@ from roundelay.runtime.hosts.control.succession import look_for, may_be_led_by_a
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
 from roundelay.runtime.messages import Dialect, InvalidMessage, Message
-from roundelay.runtime.procs.memory.publish import publish
+from roundelay.runtime.procs.coordination import passes
+from roundelay.runtime.procs.memory.views import NONE
 
 SHORTEST_SECONDS = 0.1
 """Seconds for the last attempt to find it."""
@@ -35,7 +36,7 @@ class SessionAgent(HostAgent):
 
     def __init__(self, host: SessionHost, router: Router) -> None:
         number, ring, most = host.request.number, host.bell.ring, host.place.learners - 1
-        dialect = Dialect(*messages.TO_ALL, *messages.TO_SESSION, rank=most, slot=passes.PASS_SLOTS - 1)
+        dialect = Dialect(*messages.TO_ALL, *messages.TO_SESSION, rank=most)
         super().__init__(host.place, host.terms, router.listener, host.links, dialect, number, ring)
         self._host = self._learners = host
         self._beside = "mean", place_of_model(range(host.place.learners), host.here)
@@ -45,7 +46,8 @@ class SessionAgent(HostAgent):
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # who waits for that, as was said
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
-        self.recent = Recent()
+        self.recent = deque[Given](maxlen=RECENT)
+        """Minibatches that learners of this host were given last, in turn."""
         self.promise = Promise(host.terms.host_patience)
         self.ended: frozenset[str] = frozenset()
         """Lives of processes that led and have surely ended."""
@@ -123,7 +125,7 @@ class SessionAgent(HostAgent):
             self._sender = self._new_sender()
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
             read = tuple(host.arena.requests.read[list(host.here)].tolist())
-            self._send(messages.Stays(self.recent.all(), int(host.between.conducted[0]), self.promise.views, read))
+            self._send(messages.Stays(tuple(self.recent), int(host.between.conducted[0]), self.promise.views, read))
             return True
         return False
 
@@ -163,9 +165,9 @@ class SessionAgent(HostAgent):
                 self._take_drawn(message)
             case messages.Shown():
                 host.take_shown(message, host.elsewhere if self._begun else host.here)
-            case messages.Passes():
+            case passes.Passes():
                 with host.gate:
-                    enter_replica(host.arena, message)
+                    passes.enter(host.arena, message)
             case messages.CentreAt(rank, made_again):
                 host.centre_is_at(rank, made_again)
             case messages.Leads(sent, views):
@@ -193,10 +195,9 @@ class SessionAgent(HostAgent):
         if rank not in self._host.here:
             raise InvalidMessage(f"a minibatch for learner {rank}, who is not here")
         if message.number == between.asked[rank]:
-            key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
-            self.recent.note(rank, key, message.index)
-            between.drawn[rank] = message.index
-            publish(between.answered, rank, message.number)
+            if message.index != NONE:
+                self.recent.append((rank, between.request(rank).key, message.index))
+            between.answer(rank, message.number, message.index)
 
     # What is done -----------------------------------------------------------------------------------------------------
 
@@ -238,7 +239,6 @@ class SessionAgent(HostAgent):
         host, number, ranks = self._host, order.number, order.ranks
         if not set(ranks) <= set(host.waiting()):
             raise InvalidMessage(f"learners {ranks} are let in, who do not wait")
-        passes.enter_report(host.arena, order.passes[: passes.PASS_SLOTS])
         if self._whole:
             host.turn(number, order.present)
         host.let_in(ranks, number)
@@ -285,9 +285,7 @@ class SessionAgent(HostAgent):
     def _ask_for_minibatches(self) -> None:
         between = self._host.between
         for rank, before in self._forwarded.items():
-            number = int(between.asked[rank])
-            if number != before:
-                self._forwarded[rank] = number
-                key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
-                pieces, keep = int(between.pieces[rank]), int(between.keep[rank])
-                self._send(messages.DrawRequest(rank, number, key, pieces, keep))
+            if between.asked[rank] != before:
+                request = between.request(rank)
+                self._forwarded[rank] = request.number
+                self._send(request)

@@ -13,7 +13,6 @@ from typing import final
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
@@ -35,6 +34,7 @@ from roundelay.runtime.hosts.control.succession import may_be_led_by_another
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage, Message
+from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.views import NONE
 
@@ -59,7 +59,7 @@ class SessionCoordinator:
         events = HostEvents(messages.OF_SESSION, self._heard, self._left, self._came)
         self._hosts = HostMembership(host, host.links, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
-        self._replica = PassReplica(host.arena)
+        self._replica = PassReplica()
         self._taking_over: TakingOver | None = None
         views: Views = () if before is None else before.promise.views
         self._leading = Leading(
@@ -175,8 +175,9 @@ class SessionCoordinator:
             except LinkError:
                 continue  # it is lost, as its own thread will notice
         if may_be_led_by_another(host.strategy):
-            with suppress(LinkError):
-                self._replica.look(self._hosts.inside())
+            with host.gate:
+                now = passes.read(host.arena)
+            self._replica.look(self._hosts.inside(), now)
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """Take a message, on the thread of that host's link."""
@@ -236,11 +237,10 @@ class SessionCoordinator:
         between = self._host.between
         for rank in self._host.here:
             if between.asked[rank] != between.answered[rank] and self._taking_over is None:
-                key = int(between.key[rank, 0]), int(between.key[rank, 1]), int(between.key[rank, 2])
-                pieces, keep = int(between.pieces[rank]), int(between.keep[rank])
+                request = between.request(rank)
                 with self._host.gate:
-                    between.drawn[rank] = self._draw(messages.DrawRequest(rank, 0, key, pieces, keep))
-                publish(between.answered, rank, int(between.asked[rank]))
+                    index = self._draw(request)
+                between.answer(rank, request.number, index)
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part from now on."""

@@ -13,7 +13,6 @@ from roundelay.runtime.attached.between_hosts import BetweenHosts
 from roundelay.runtime.attached.inputs import InputTables
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import Attendance
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.attached.save_tables import SaveTables
 from roundelay.runtime.attached.settings import SettingsTables
 from roundelay.runtime.attached.shares import ShareTables
@@ -24,6 +23,7 @@ from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import HostTerms, check_may_go_on_between_hosts, check_may_travel, check_options
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import plain, read
+from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory.arena import Layout
 from roundelay.runtime.procs.memory.tables import View
 from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences

@@ -16,7 +16,6 @@ import torch
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.learner.timing import TimingOnly
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import BetweenHosts, model_to_evaluate, place_of_model
 from roundelay.runtime.attached.hosts.columns import SharedColumns
@@ -31,6 +30,7 @@ from roundelay.runtime.hosts.exchange.notes import NO_NOTES, RecordedExchanges
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, Router
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.cluster_rows import ClusterRows
+from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.coordination.lives import DeathWatch, life_lock
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.bell import bell_of_session

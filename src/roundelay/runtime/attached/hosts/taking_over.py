@@ -8,23 +8,18 @@ Legend: L learners.
 """
 
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import final
 
-import numpy as np
-
-from roundelay.runtime.attached import passes
 from roundelay.runtime.attached.hosts.session_host import SessionHost
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control.finding import LOOKS, PAUSE_SECONDS
-from roundelay.runtime.hosts.control.messages import DrawRequest, Passes, Stays
+from roundelay.runtime.hosts.control.messages import DrawRequest, Stays
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.messages import InvalidMessage
-from roundelay.runtime.procs.memory.arena import Arena
-from roundelay.runtime.procs.memory.views import NONE
+from roundelay.runtime.procs.coordination import passes
 
+NO_PASSES = passes.Passes(0)
 RECENT = 1024
 """Minibatches that a host remembers its learners were given."""
 
@@ -33,71 +28,23 @@ Given = tuple[int, passes.Key, int]
 
 
 @final
-class Recent:
-    """The last minibatches that the learners of this host were given, in turn."""
-
-    def __init__(self) -> None:
-        self._given: deque[Given] = deque(maxlen=RECENT)
-
-    def note(self, rank: int, key: passes.Key, index: int) -> None:
-        """Note that one was given."""
-        if index != NONE:
-            self._given.append((rank, key, index))
-
-    def all(self) -> tuple[Given, ...]:
-        """Return all of them."""
-        return tuple(self._given)
-
-
-def of_these(given: Sequence[Given], ranks: Sequence[int]) -> Sequence[Given]:
-    """Return minibatches that learners of a host with these ranks were given.
-
-    Raises:
-        InvalidMessage: they are others'.
-    """
-    if any(rank not in ranks for rank, _, _ in given):
-        raise InvalidMessage(f"minibatches of learners who are not among {list(ranks)}")
-    return given[:RECENT]
-
-
-@final
 class PassReplica:
     """Tells the next host what has changed in passes."""
 
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
+    def __init__(self) -> None:
         self._to: RemoteHost | None = None
-        self._rows: dict[int, list[int]] = {}
-        self._holds: list[int] = []
+        self._said = NO_PASSES
 
-    def look(self, inside: Sequence[RemoteHost]) -> None:
-        """Send it, if something has.
-
-        Raises:
-            LinkError: that host is gone.
-        """
+    def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
+        """Send it, if something has."""
         to = min(inside, key=lambda remote: remote.host, default=None)
         if to is None:
             return
-        rows = dict(self._rows) if to is self._to else {}
-        slots, numbers, holds = passes.changes(self._arena, rows)
-        if slots or to is not self._to or holds != self._holds:
-            count = int(self._arena.view(PassTables).count[0])
-            to.monitored.say(Passes(tuple(slots), count), [np.array([*numbers, *holds], np.int64).tobytes()])
-            self._to, self._rows, self._holds = to, rows, holds
-
-
-def enter_replica(arena: Arena, message: Passes) -> None:
-    """Store what `PassReplica` has sent: all of it, or nothing.
-
-    Raises:
-        InvalidMessage: it is none.
-    """
-    payload = bytes(message.payload)
-    whole = len(payload) % 8 == 0
-    numbers = np.frombuffer(payload, np.int64).tolist() if whole else []
-    if not (whole and passes.enter_changes(arena, message.slots, numbers, message.count)):
-        raise InvalidMessage(f"{len(payload)} bytes are no passes")
+        if to is not self._to:
+            self._to, self._said = to, NO_PASSES
+        if now != self._said:
+            to.tell(now.since(self._said))
+            self._said = now
 
 
 @final
@@ -105,11 +52,11 @@ class TakingOver:
     """The beginning of another leader: hosts that live come to it, and say what they know. Called under the host's
     gate, but for `complete`."""
 
-    def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Recent) -> None:
+    def __init__(self, host: SessionHost, hosts: KnownHosts, recent: Sequence[Given]) -> None:
         self._host, self._hosts = host, hosts
         self._awaited = {tuple(hosts.ranks[number]) for number in hosts.after() if number != hosts.own}
         self._deadline = time.monotonic() + 2 * host.terms.host_patience + LOOKS * PAUSE_SECONDS
-        self._given = list(recent.all())
+        self._given = list(recent)
         self.conducted: dict[tuple[int, ...], int] = {}
         """By the ranks of a host, the last meeting that it has heard of."""
         self.read = {rank: int(host.arena.requests.read[rank]) for rank in host.here}
@@ -125,7 +72,9 @@ class TakingOver:
         """
         if len(message.read) != len(remote.ranks):
             raise InvalidMessage(f"{len(message.read)} versions of the centre from learners {list(remote.ranks)}")
-        self._given += of_these(message.given, remote.ranks)
+        if any(rank not in remote.ranks for rank, _, _ in message.given):
+            raise InvalidMessage(f"minibatches of learners who are not among {list(remote.ranks)}")
+        self._given += message.given[:RECENT]
         self.read |= zip(remote.ranks, message.read, strict=True)
         self.conducted[remote.ranks] = message.conducted
 

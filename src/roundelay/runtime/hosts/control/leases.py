@@ -87,10 +87,8 @@ class Leases:
     def __init__(self, plan: EpochPlan, first: int, end: int) -> None:
         self._plan = plan
         rounds = first // plan.learners, end // plan.learners
-        self._sources = [LeaseSource(plan, range(plan.learners), *rounds)]
-        if plan.shares:
-            some = [rounds if share.examples else (0, 0) for share in plan.shares]
-            self._sources = [LeaseSource(plan, own, *of) for own, of in zip(plan.orders, some, strict=True)]
+        some = [rounds if share.examples else (0, 0) for share in plan.shares] or [rounds]
+        self._sources = [LeaseSource(plan, own, *of) for own, of in zip(plan.orders, some, strict=True)]
         self._held: dict[int, set[int]] = {}
         self._settled: Counter[int] = Counter()
         self._lock = threading.Lock()

@@ -6,11 +6,7 @@ from roundelay.runtime.base import Joined, Lost, Traffic
 from roundelay.runtime.hosts.control.lease import ViewNumber, Views
 from roundelay.runtime.messages import Address, Bit, Message, Number, Range, Rank
 from roundelay.runtime.procs.coordination.activity import HostActivity
-
-PassKey = tuple[int, int, int]
-"""A pass over data (runtime/attached/passes.py)."""
-PassReport = tuple[int, int, int, int, int]
-"""Key of a pass, minibatches drawn, segment."""
+from roundelay.runtime.procs.coordination.passes import Key, Passes
 
 # Of every host, to the one that coordinates ---------------------------------------------------------------------------
 
@@ -110,7 +106,7 @@ class DrawRequest(Message, kind="draw"):
 
     rank: Rank
     number: int
-    key: PassKey
+    key: Key
     pieces: Annotated[int, Range(0)]
     keep: Annotated[int, Range(0)]
 
@@ -119,7 +115,7 @@ class Stays(Message):
     """A host comes that followed another leader: minibatches given to its learners (rank, pass, number), the last
     meeting that it has heard of, the views, and the version of the centre that each of its learners has read last."""
 
-    given: tuple[tuple[Rank, PassKey, int], ...]
+    given: tuple[tuple[Rank, Key, int], ...]
     conducted: int
     views: Views
     read: tuple[Annotated[int, Range(0)], ...]
@@ -239,13 +235,6 @@ class Drawn(Message):
     index: Annotated[int, Range(-1)]
 
 
-class Passes(Message):
-    """Passes that have changed, beside it (taking_over.py)."""
-
-    slots: tuple[Annotated[int, Range(0, "slot")], ...]
-    count: int
-
-
 class CentreAt(Message, kind="centre"):
     """The centre is with the host of this learner, and was made again so often after its host was lost."""
 
@@ -263,7 +252,6 @@ class Enter(Message):
     ranks: tuple[Rank, ...]
     number: int
     present: tuple[Rank, ...]
-    passes: tuple[PassReport, ...]
 
 
 class MeetingHeld(Message, kind="meeting"):

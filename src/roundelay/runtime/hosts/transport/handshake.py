@@ -24,7 +24,7 @@ from typing import Literal
 from roundelay.runtime.hosts.transport.seal import Sealer, derive
 
 MAGIC = b"RNDL"
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 NONCE_BYTES = 32
 PROOF_BYTES = 32
 GREETING = struct.Struct(f"!4sBB{NONCE_BYTES}s")

@@ -7,11 +7,11 @@ How many minibatches a pass has need not be known: of data that are read one aft
 says so, by asking for one of so many.
 """
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from roundelay.runtime.messages import InvalidMessage, Message, Range, Rank
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 from roundelay.runtime.procs.memory.views import NONE
@@ -24,6 +24,7 @@ HELD = 32
 """Minibatches that are held for a learner at most; of those it has drawn before, nobody else hears."""
 ENDLESS = 1 << 52
 """Number of minibatches in a pass whose end is not known; the next one where it has come to its end."""
+Slot = Annotated[int, Range(0, PASS_SLOTS - 1)]
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,17 @@ def draw(arena: Arena, rank: int, key: Key, pieces: int, segment: int = 0, keep:
 def _keep(tables: PassTables, rank: int, slot: int, keep: int) -> int:
     """Let go of what counts as trained when a learner draws from the pass in that slot; the place of the next."""
     sampler = tables.keys[slot, 0]
-    entries = [(int(of), int(index)) for of, index in tables.held[rank] if index >= 0]
+    entries = _entries(tables, rank)
     here = [entry for entry in entries if entry[0] == slot]
     kept = [entry for entry in entries if tables.keys[entry[0], 0] != sampler] + here[max(0, len(here) - keep) :]
     kept = kept[-(HELD - 1) :]
     _hold(tables, rank, kept)
     return len(kept)
+
+
+def _entries(tables: PassTables, rank: int) -> list[tuple[int, int]]:
+    """Return the slots and numbers of minibatches that a learner holds, in turn."""
+    return [(of, index) for of, index in tables.held[rank].tolist() if index >= 0]
 
 
 def _hold(tables: PassTables, rank: int, entries: Sequence[tuple[int, int]]) -> None:
@@ -97,58 +103,90 @@ def _slot(tables: PassTables, key: Key) -> int:
 
 
 @dataclass(frozen=True)
-class NewestPass:
-    """The pass of a sampler that was begun last."""
+class Pass:
+    """A pass as it stands.
 
-    epoch: int
-    times: int  # how often that epoch was gone through before
-    drawn: int  # minibatches
-    segment: int  # in which one was asked for last
+    Attributes:
+        following: the next minibatch.
+        again: those that are to be drawn again, the first in the pass last.
+        segment: in which one was asked for last.
+    """
+
+    key: Key
+    following: int
+    again: tuple[int, ...]
+    segment: int
+
+    @property
+    def drawn(self) -> int:
+        """Minibatches that need not be drawn any more."""
+        return self.following - len(self.again)
 
 
-def newest(arena: Arena, sampler: int) -> NewestPass | None:
-    """Return the pass of a sampler that was begun last; None: none was."""
+class Passes(Message):
+    """All of this in another arena: how many passes have begun; those under way, by slot; and by rank the slots and
+    numbers of minibatches that learners hold."""
+
+    count: int
+    passes: tuple[tuple[Slot, Pass], ...] = ()
+    held: tuple[tuple[Rank, tuple[tuple[Slot, int], ...]], ...] = ()
+
+    def since(self, before: "Passes") -> "Passes":
+        """Return what is not as it was before."""
+        passes, held = {*before.passes}, {*before.held}
+        changed = tuple(one for one in self.passes if one not in passes)
+        return Passes(self.count, changed, tuple(one for one in self.held if one not in held))
+
+
+def read(arena: Arena) -> Passes:
+    """Return all that `enter` needs."""
     with arena.queue_lock:
         tables = arena.view(PassTables)
-        for number in range(int(tables.count[0]) - 1, max(-1, int(tables.count[0]) - 1 - PASS_SLOTS), -1):
-            slot = number % PASS_SLOTS
-            first, epoch, times = tables.keys[slot].tolist()
-            if first == sampler + 1:
-                drawn = int(tables.next_index[slot] - tables.returned[slot, 0])
-                return NewestPass(epoch, times, drawn, int(tables.segment[slot]))
+        count = int(tables.count[0])
+        under_way = tuple((slot, _read(tables, slot)) for slot in range(min(PASS_SLOTS, count)))
+        held = tuple((rank, tuple(_entries(tables, rank))) for rank in range(len(tables.held)))
+        return Passes(count, under_way, held)
+
+
+def enter(arena: Arena, said: Passes) -> None:
+    """Store what was `read` elsewhere: all of it, or nothing.
+
+    Raises:
+        InvalidMessage: it does not fit.
+    """
+    tables = arena.view(PassTables)
+    again = max((len(one.again) for _, one in said.passes), default=0)
+    if again >= tables.returned.shape[1] or any(len(entries) > HELD for _, entries in said.held):
+        raise InvalidMessage("more minibatches than so many learners can hold")
+    with arena.queue_lock:
+        for slot, one in said.passes:
+            tables.keys[slot] = one.key[0] + 1, *one.key[1:]
+            tables.next_index[slot], tables.segment[slot] = one.following, one.segment
+            _draw_again(tables.returned[slot], one.again)
+        for rank, entries in said.held:
+            _hold(tables, rank, entries)
+        tables.count[0] = said.count
+
+
+def _read(tables: PassTables, slot: int) -> Pass:
+    first, epoch, times = tables.keys[slot].tolist()
+    again = tuple(_again(tables.returned[slot]))
+    return Pass((first - 1, epoch, times), int(tables.next_index[slot]), again, int(tables.segment[slot]))
+
+
+def newest(arena: Arena, sampler: int) -> Pass | None:
+    """Return the pass of a sampler that was begun last; None: none was."""
+    said = read(arena)
+    under_way = dict(said.passes)
+    for number in range(said.count - 1, max(-1, said.count - 1 - PASS_SLOTS), -1):
+        if under_way[number % PASS_SLOTS].key[0] == sampler:
+            return under_way[number % PASS_SLOTS]
     return None
 
 
-def report(arena: Arena) -> list[tuple[int, int, int, int, int]]:
-    """Return all that `newest` knows, for the arena of another host: of each pass, in the order in which they began,
-    its key, the minibatches drawn, and the segment."""
-    with arena.queue_lock:
-        tables, found = arena.view(PassTables), list[tuple[int, int, int, int, int]]()
-        count = int(tables.count[0])
-        for slot in (number % PASS_SLOTS for number in range(max(0, count - PASS_SLOTS), count)):
-            drawn = int(tables.next_index[slot] - tables.returned[slot, 0])
-            found.append((*tables.keys[slot].tolist(), drawn, int(tables.segment[slot])))
-        return found
-
-
-def enter_report(arena: Arena, said: Sequence[Sequence[int]]) -> None:
-    """Let `newest` know here what `report` has said elsewhere; nobody draws from this arena."""
-    with arena.queue_lock:
-        tables = arena.view(PassTables)
-        for slot, (first, epoch, times, drawn, segment) in enumerate(said):
-            tables.keys[slot], tables.next_index[slot] = (first, epoch, times), drawn
-            tables.returned[slot, 0], tables.segment[slot] = 0, segment
-        tables.count[0] = len(said)
-
-
 def copy_of(arena: Arena) -> list[list[Any]]:
-    """Return every pass under way: its key, the next minibatch, and those that are to be drawn again."""
-    with arena.queue_lock:
-        tables, found = arena.view(PassTables), []
-        for slot in range(min(PASS_SLOTS, int(tables.count[0]))):
-            key, returned = tables.keys[slot].tolist(), tables.returned[slot]
-            found.append([[key[0] - 1, *key[1:]], int(tables.next_index[slot]), returned[1 : 1 + returned[0]].tolist()])
-        return found
+    """Return every pass under way, for a save: its key, the next minibatch, and those that are to be drawn again."""
+    return [[list(one.key), one.following, list(one.again)] for _, one in read(arena).passes]
 
 
 def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
@@ -158,8 +196,7 @@ def restore(arena: Arena, passes: Sequence[Sequence[Any]]) -> None:
         for key, following, returned in passes:
             slot = _slot(tables, (int(key[0]), int(key[1]), int(key[2])))
             tables.next_index[slot] = following
-            for index in returned:
-                _return(tables.returned[slot], index)
+            _draw_again(tables.returned[slot], returned)
 
 
 def give_back(arena: Arena, rank: int) -> None:
@@ -168,63 +205,20 @@ def give_back(arena: Arena, rank: int) -> None:
     tables = arena.view(PassTables)
     for slot, index in tables.held[rank].tolist():
         if 0 <= index < tables.next_index[slot]:
-            _return(tables.returned[slot], index)
+            _draw_again(tables.returned[slot], [index, *_again(tables.returned[slot])])
     tables.held[rank] = NONE
 
 
-def _return(returned: Integers, index: int) -> None:
-    """Let a minibatch be drawn again: those with lower numbers before, for data may be read in one direction only."""
-    there = returned[1 : 1 + returned[0]].tolist()
-    if index not in there and len(there) + 1 < len(returned):
-        returned[1 : 2 + len(there)] = sorted([*there, index], reverse=True)
-        returned[0] += 1
+def _again(returned: Integers) -> list[int]:
+    return returned[1 : 1 + returned[0]].tolist()  # type: ignore[no-any-return]
 
 
-def changes(arena: Arena, before: dict[int, list[int]]) -> tuple[list[int], list[int], list[int]]:
-    """Return, for `enter_changes`, passes that are not as they were `before`, which is brought up to date: their slots,
-    and their numbers; and all that learners hold."""
-    with arena.queue_lock:
-        tables, slots, numbers, holds = arena.view(PassTables), list[int](), list[int](), list[int]()
-        for slot in range(min(PASS_SLOTS, int(tables.count[0]))):
-            returned, about = tables.returned[slot], (tables.next_index[slot], tables.segment[slot])
-            row = [*tables.keys[slot].tolist(), *map(int, about), *returned[: 1 + returned[0]].tolist()]
-            if before.get(slot) != row:
-                before[slot] = row
-                slots.append(slot)
-                numbers += row
-        for held in tables.held:
-            entries = held[held[:, 1] >= 0]
-            holds += [len(entries), *entries.reshape(-1).tolist()]
-    return slots, numbers, holds
-
-
-def enter_changes(arena: Arena, slots: Sequence[int], numbers: Sequence[int], count: int) -> bool:
-    """Store what `changes` has found elsewhere, after so many passes have begun: all of it, or nothing. False: it is no
-    such thing."""
-    tables, left = arena.view(PassTables), deque(numbers)
-    most = tables.returned.shape[1] - 1
-    try:
-        rows = [([left.popleft() for _ in range(5)], _take(left, most)) for _ in slots]
-        held = [_take(left, HELD, 2) for _ in tables.held]
-    except (IndexError, ValueError):
-        return False
-    if left or min(numbers, default=0) < 0 or any(of >= PASS_SLOTS for entries in held for of in entries[::2]):
-        return False
-    with arena.queue_lock:
-        for slot, (row, returned) in zip(slots, rows, strict=True):
-            tables.keys[slot], tables.next_index[slot], tables.segment[slot] = row[:3], row[3], row[4]
-            tables.returned[slot, : 1 + len(returned)] = [len(returned), *returned]
-        for rank, entries in enumerate(held):
-            _hold(tables, rank, list(zip(entries[::2], entries[1::2], strict=True)))
-        tables.count[0] = count
-    return True
-
-
-def _take(numbers: deque[int], most: int, wide: int = 1) -> list[int]:
-    """Take a number, at most `most`, and as many items behind it; return these."""
-    if not 0 <= (count := numbers.popleft()) <= most:
-        raise ValueError
-    return [numbers.popleft() for _ in range(count * wide)]
+def _draw_again(returned: Integers, indices: Iterable[int]) -> None:
+    """Let these be drawn again, and no others: those with lower numbers first, for data may be read in one direction
+    only."""
+    ordered = sorted({*indices}, reverse=True)[1 - len(returned) :]
+    returned[1 : 1 + len(ordered)] = ordered
+    returned[0] = len(ordered)
 
 
 def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequence[int]) -> None:
@@ -235,13 +229,9 @@ def take_over(arena: Arena, given: Sequence[tuple[int, Key, int]], lost: Sequenc
         tables = arena.view(PassTables)
         for _, key, index in sorted(given, key=lambda one: one[2]):
             slot = _slot(tables, key)
-            returned, following = tables.returned[slot], tables.next_index
-            for missing in range(int(following[slot]), index):
-                _return(returned, missing)
-            following[slot] = max(int(following[slot]), index + 1)
-            again = [one for one in returned[1 : 1 + returned[0]].tolist() if one != index]
-            returned[0] = len(again)
-            returned[1 : 1 + len(again)] = again
+            returned, following = tables.returned[slot], int(tables.next_index[slot])
+            _draw_again(returned, {*_again(returned), *range(following, index)} - {index})
+            tables.next_index[slot] = max(following, index + 1)
         for rank in {rank for rank, _, _ in given}:
             last = [(_slot(tables, key), index) for of, key, index in given if of == rank]
             ahead = int((tables.held[rank, :, 1] >= 0).sum())  # a learner draws as far ahead as it did
