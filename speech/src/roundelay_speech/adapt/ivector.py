@@ -68,17 +68,11 @@ def added(some: Sequence[tuple[Float64, Float64]]) -> tuple[Float64, Float64]:
 
 @dataclass(frozen=True, eq=False)
 class Extractor:
-    """A trained model of speakers.
+    """A trained model of speakers."""
 
-    Attributes:
-        means: (M, D), m.
-        variances: (M, D), the diagonals of V.
-        loadings: (M, D, R), T.
-    """
-
-    means: Float64
-    variances: Float64
-    loadings: Float64
+    means: Float64  # (M, D), m
+    variances: Float64  # (M, D), the diagonals of V
+    loadings: Float64  # (M, D, R), T
 
     @classmethod
     def begun(cls, background: Mixtures, dimension: int, rng: np.random.Generator) -> "Extractor":

@@ -39,19 +39,12 @@ PROJECTION_FRAMES = 300_000  # that the projection is estimated from
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """Everything that a new speaker's transform is estimated with.
+    """Everything that a new speaker's transform is estimated with."""
 
-    Attributes:
-        projection: (D, S + 1), offset last; of spliced cepstra.
-        context: frames on each side that are spliced.
-        independent: mixtures of all speakers as they are, for a first pass.
-        adapted: mixtures of transformed speakers.
-    """
-
-    projection: Float64
-    context: int
-    independent: Mixtures
-    adapted: Mixtures
+    projection: Float64  # (D, S + 1), offset last; of spliced cepstra
+    context: int  # frames on each side that are spliced
+    independent: Mixtures  # mixtures of all speakers as they are, for a first pass
+    adapted: Mixtures  # mixtures of transformed speakers
 
     def frames(self, store: FeatureStore) -> Float32:
         """Return (T, D): projected frames of all utterances, as transforms take them."""
@@ -66,23 +59,15 @@ def static_cepstra(store: FeatureStore) -> Float32:
 
 @dataclass(frozen=True, eq=False)
 class SpeakerTraining:
-    """Training speakers, what they say, and how mixtures are trained.
-
-    Attributes:
-        tree: tied states.
-        groups: spans of training utterances by speaker.
-        labels: of the training split; renewed as mixtures get better.
-        how: sizes of mixtures, passes of EM and beams.
-        log: a line for each pass.
-    """
+    """Training speakers, what they say, and how mixtures are trained."""
 
     task: Task
-    tree: DecisionTree
+    tree: DecisionTree  # tied states
     lexicon: Lexicon
-    groups: Groups
-    labels: Labels
-    how: AlignConfig
-    log: list[dict[str, Any]]
+    groups: Groups  # spans of training utterances by speaker
+    labels: Labels  # of the training split; renewed as mixtures get better
+    how: AlignConfig  # sizes of mixtures, passes of EM and beams
+    log: list[dict[str, Any]]  # a line for each pass
 
     def models(self, place: Workplace, store: FeatureStore) -> Models:
         """Train."""

@@ -53,19 +53,14 @@ MADE_AUDIO = "lhotse"  # that of audio which the package lhotse has made
 @final
 @dataclass(frozen=True)
 class ReadUtterances:
-    """Utterances of a corpus as its files have them.
+    """Utterances of a corpus as its files have them."""
 
-    Attributes:
-        splits: utterances by split; paths are absolute, or relative to the folder that is to be written.
-        left_out: those that are left out already, with the reason, by split.
-        remarks: on the corpus, for the person who prepares it.
-        given: features and statistics that are there; None: they are computed from audio.
-    """
-
+    # utterances by split; paths are absolute, or relative to the folder that is to be written.
     splits: Mapping[str, Sequence[Utterance]]
+    # those that are left out already, with the reason, by split.
     left_out: Mapping[str, Sequence[LeftOut]] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-    given: GivenFeatures | None = None
+    remarks: Sequence[str] = ()  # on the corpus, for the person who prepares it
+    given: GivenFeatures | None = None  # features and statistics that are there; None: they are computed from audio
 
     @classmethod
     def of(cls, read: Mapping[str, tuple[Sequence[Utterance], Sequence[LeftOut]]]) -> "ReadUtterances":

@@ -34,13 +34,10 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True)
 class Remote:
-    """One file on a server.
-
-    Attributes:
-        digest: `md5:...` or `sha256:...` as published; None: that of the first download is kept and held to.
-    """
+    """One file on a server."""
 
     url: str
+    # `md5:...` or `sha256:...` as published; None: that of the first download is kept and held to.
     digest: str | None = None
 
     @property

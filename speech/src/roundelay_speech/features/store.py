@@ -57,22 +57,15 @@ def write_speakers(path: Path, speakers: SpeakerStats) -> None:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Some columns of the array, and what is done with them on the way to a network.
-
-    Attributes:
-        width: how many columns.
-        deltas: orders of deltas beside the features: 0, 1 or 2.
-        normalise: `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
-        spliced: with neighbouring frames, where the network splices; else the frame alone.
-        filterbank: log energies of mel bands, in their order: what cepstra are made of, and what masks hide.
-    """
+    """Some columns of the array, and what is done with them on the way to a network."""
 
     name: str
-    width: int
-    deltas: int = 2
+    width: int  # how many columns
+    deltas: int = 2  # orders of deltas beside the features: 0, 1 or 2
+    # `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
     normalise: Literal["speaker", "none"] = "speaker"
-    spliced: bool = True
-    filterbank: bool = True
+    spliced: bool = True  # with neighbouring frames, where the network splices; else the frame alone
+    filterbank: bool = True  # log energies of mel bands, in their order: what cepstra are made of, and what masks hide
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,14 +23,10 @@ from roundelay.core.state_graph import StateGraph
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over paths, for each sequence.
+    """Sums over paths, for each sequence."""
 
-    Attributes:
-        log_z: (N,) logarithms of the sums over all paths.
-        occupied: (N, T, S) share of the paths that emit a column in a frame; zero beyond a length. None: not asked for.
-    """
-
-    log_z: Tensor
+    log_z: Tensor  # (N,) logarithms of the sums over all paths
+    # (N, T, S) share of the paths that emit a column in a frame; zero beyond a length. None: not asked for.
     occupied: Tensor | None
 
 

@@ -48,17 +48,11 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class G2p:
-    """A trained model.
+    """A trained model."""
 
-    Attributes:
-        trained_on: digest of the dictionary and the order, to know the model of a dictionary again.
-        pairs: by the symbols of the automaton.
-        automaton: n-gram over the pairs.
-    """
-
-    trained_on: str
-    pairs: tuple[Pair, ...]
-    automaton: Automaton
+    trained_on: str  # digest of the dictionary and the order, to know the model of a dictionary again
+    pairs: tuple[Pair, ...]  # by the symbols of the automaton
+    automaton: Automaton  # n-gram over the pairs
     _cache: dict[str, _Arcs] = field(default_factory=dict, repr=False)
 
     def pronounce(self, word: str, n: int = 1) -> list[Guess]:

@@ -48,17 +48,12 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Hearing:
-    """A network, and what it hears.
-
-    Attributes:
-        weight: of its log-likelihoods beside those of other networks.
-        usual: mean and standard deviation of an average training speaker's features.
-    """
+    """A network, and what it hears."""
 
     model: AcousticModel
-    weight: float
+    weight: float  # of its log-likelihoods beside those of other networks
     features: FeatureConfig
-    usual: tuple[Float32, Float32]
+    usual: tuple[Float32, Float32]  # mean and standard deviation of an average training speaker's features
 
     @classmethod
     def of(cls, packed: PackedNetwork, model: AcousticModel) -> "Hearing":

@@ -57,22 +57,14 @@ _NO_MATTER = (
 
 @dataclass(frozen=True)
 class Adapted:
-    """A finished adaptation.
-
-    Attributes:
-        summaries: word errors of each split, pass by pass; the first is not adapted.
-        settings: of the search in the first pass, and in those after it.
-        speakers: transforms.
-        identities: those of them that are the identity, for want of speech.
-        again: it was there already.
-    """
+    """A finished adaptation."""
 
     folder: Path
-    summaries: Mapping[str, Sequence[str]]
-    settings: Sequence[Mapping[str, float]]
-    speakers: int
-    identities: Sequence[str]
-    again: bool = False
+    summaries: Mapping[str, Sequence[str]]  # word errors of each split, pass by pass; the first is not adapted
+    settings: Sequence[Mapping[str, float]]  # of the search in the first pass, and in those after it
+    speakers: int  # transforms
+    identities: Sequence[str]  # those of them that are the identity, for want of speech
+    again: bool = False  # it was there already
 
     @classmethod
     def read(cls, folder: Path) -> "Adapted":
@@ -158,20 +150,15 @@ def _frames_made(store: FeatureStore) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class _Adaptation:
-    """A corpus to be adapted, into `folder`.
-
-    Attributes:
-        own: the corpus that models, words and language model come from.
-        earlier: the adaptation of that corpus, where this is another.
-    """
+    """A corpus to be adapted, into `folder`."""
 
     recipe: Recipe
-    own: Corpus
+    own: Corpus  # the corpus that models, words and language model come from
     corpus: Corpus
     store: FeatureStore
     alignment: Alignment
     folder: Path
-    earlier: Adapted | None
+    earlier: Adapted | None  # the adaptation of that corpus, where this is another
 
     @property
     def _models_folder(self) -> Path:

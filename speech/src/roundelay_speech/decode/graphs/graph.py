@@ -42,15 +42,10 @@ GRAPH_VERSION = 2
 
 @dataclass(frozen=True)
 class GraphConfig:
-    """Options of a graph besides lexicon, language model and columns.
+    """Options of a graph besides lexicon, language model and columns."""
 
-    Attributes:
-        silence_probability: of a silence at the start and after each word.
-        word_cost: added for every word, in nats; above 0 it trades insertions for deletions.
-    """
-
-    silence_probability: float = 0.5
-    word_cost: float = 0.0
+    silence_probability: float = 0.5  # of a silence at the start and after each word
+    word_cost: float = 0.0  # added for every word, in nats; above 0 it trades insertions for deletions
 
     def __post_init__(self) -> None:
         if not 0.0 < self.silence_probability < 1.0:
@@ -61,19 +56,12 @@ class GraphConfig:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A decoding graph in memory.
+    """A decoding graph in memory."""
 
-    Attributes:
-        fst: kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids.
-        words: symbols by word id (id 0 is epsilon).
-        num_pdfs: columns that log-likelihoods must have.
-        info: what graph.json holds.
-    """
-
-    fst: Fst
-    words: tuple[str, ...]
-    num_pdfs: int
-    info: Mapping[str, Any]
+    fst: Fst  # kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids
+    words: tuple[str, ...]  # symbols by word id (id 0 is epsilon)
+    num_pdfs: int  # columns that log-likelihoods must have
+    info: Mapping[str, Any]  # what graph.json holds
 
     def with_word_cost(self, cost: float) -> "Graph":
         """Return the same graph with another cost of a word (nats); this one if it has that cost."""
