@@ -22,7 +22,7 @@ _SHORT: Mapping[str, Mapping[str, Any]] = {
     "!": {"required": True},
     "...": {"action": "append"},
     "++": {"action": "extend", "nargs": "+"},
-    **{mark: {"nargs": mark} for mark in "+*"},
+    **{mark: {"nargs": mark} for mark in "+*?"},
 }
 
 
@@ -45,8 +45,8 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
 
     Behind an argument's names (with commas between) stand, in any order, what the help calls its value; in angle
     brackets types and checks, of `TYPES`, `CHECKS` or `named`; choices, `{a,b}`; its default, which the help gets too
-    where it is a sentence's end; `!`: it must be given; `+`, `*` or a number: it is several words; `...`: it may be
-    repeated; `++`: both; `->NAME`: its name among the parsed. An option with none of these is a flag. `@NAME` stands
+    where it is a sentence's end; `!`: it must be given; `+`, `*`, `?` or a number: it is so many words; `...`: it may
+    be repeated; `++`: both; `->NAME`: its name among the parsed. An option with none of these is a flag. `@NAME` stands
     for a text of `named`.
 
     Args:
@@ -70,6 +70,9 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
         if isinstance(default := found.get("default"), str):
             found["help"] += f" (default: {default})" if default and "(default:" not in explained else ""
             make = found.get("type", str)
+            make = (
+                arguments.whole if make is arguments.count else make
+            )  # 0 may be a default
             found["default"] = list(map(make, default.split(","))) if found.get("nargs") else make(default)
         sub.add_argument(*names.split(","), **found)
     return sub

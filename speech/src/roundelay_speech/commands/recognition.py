@@ -57,7 +57,7 @@ exp <path> * | run directories
 --by gender|FILE = | word errors of women and men, or of the groups that a file gives utterances or speakers: lines of
     `NAME GROUP`, as in spk2gender and utt2lang
 --table | the table that sclite prints
---confusions N <whole> =0 | print the N most frequent errors of each kind
+--confusions N <count> =0 | print the N most frequent errors of each kind
 --errors | also print every error in its place
 $ roundelay score exp/demo/four --interval --per-speaker
 $ roundelay score exp/demo/four --by gender
