@@ -24,11 +24,7 @@ _FRAMES_PER_SECOND = 100
 
 
 def _session() -> Any:
-    """Load the network.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Load the network. Raises UserError: it is not installed."""
     need("detector", _WHO)
     runtime = load("onnxruntime", "detector", _WHO)
     spec = importlib.util.find_spec("silero_vad")  # its code would load torch's audio as well

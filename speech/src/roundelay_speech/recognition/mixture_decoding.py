@@ -96,11 +96,8 @@ class MixtureDecoder:
 def mixture_decoder(
     recipe: Recipe, own: Corpus, corpus: Corpus, tying: Tying, progress: Progress
 ) -> Iterator[MixtureDecoder]:
-    """Load the graph of the recipe's words and language model, those of `own`, to decode `corpus`.
-
-    Raises:
-        UserError: texts, lexicon and tied states do not fit together.
-    """
+    """Load the graph of the recipe's words and language model, those of `own`, to decode `corpus`. Raises UserError:
+    texts, lexicon and tied states do not fit together."""
     config = replace(recipe.decode, graph=HmmGraph(), nbest=0, lattice=False, ctm=False)
     columns = config.graph.columns(tying)
     graph = decoding_graph(replace(recipe, decode=config), own, columns, progress, "")
