@@ -50,11 +50,7 @@ def projected(frames: Float32, offsets: Ints, projection: Float64, context: int)
 
 def discriminant(frames: Float32, classes: Ints, dimension: int) -> Float64:
     """Return the projection (D, S + 1), its last column the offset: mean 0 and variance 1 within classes come out.
-
-    Args:
-        frames: (T, S).
-        classes: (T,) from 0; -1 for frames that do not count.
-    """
+    `frames`: (T, S). `classes`: (T,) from 0; -1 for frames that do not count."""
     rows = classes >= 0
     used, label = frames[rows].astype(np.float64), classes[rows]
     mean = used.mean(0)

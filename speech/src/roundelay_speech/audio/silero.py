@@ -38,14 +38,8 @@ def _session() -> Any:
 
 @final
 class Silero:
-    """Chances of speech in a signal that comes block by block.
-
-    Args:
-        rate: of the samples, Hz; other rates than 8 and 16 kHz are brought to 16.
-
-    Raises:
-        UserError: the package is not installed.
-    """
+    """Chances of speech in a signal that comes block by block. `rate`: of the samples, Hz; other rates than 8 and 16
+    kHz are brought to 16. Raises UserError: the package is not installed."""
 
     def __init__(self, rate: int) -> None:
         self._network = _session()

@@ -42,12 +42,8 @@ from roundelay_speech.forward_backward.shared import SharedGraph
 
 @final
 class MmiGraphs:
-    """Denominator and numerators of a corpus.
-
-    Args:
-        denominator: of all utterances.
-        numerators: by number, from 0; asked for once each.
-    """
+    """Denominator and numerators of a corpus. `denominator`: of all utterances. `numerators`: by number, from 0; asked
+    for once each."""
 
     def __init__(self, denominator: StateGraph, numerators: Sequence[StateGraph]) -> None:
         self._denominator, self._numerators = denominator, numerators

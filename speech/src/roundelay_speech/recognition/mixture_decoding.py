@@ -74,11 +74,8 @@ class MixtureDecoder:
     def decode(
         self, scores: MixtureScores, search: Search, splits: Sequence[str], pdfs: Int32, out: Path
     ) -> list[Summary]:
-        """Decode splits and write their scores into folders of `out`.
-
-        Args:
-            pdfs: (T,) that the pdf of every frame on the best path is written into; -1 where there is no path.
-        """
+        """Decode splits and write their scores into folders of `out`. `pdfs`: (T,) that the pdf of every frame on the
+        best path is written into; -1 where there is no path."""
         found = []
         for split in splits:
             utterances = self.corpus.splits[split]

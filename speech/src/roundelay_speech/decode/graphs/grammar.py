@@ -17,13 +17,8 @@ from roundelay_speech.search.fst import ARC, Arcs
 
 
 def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
-    """Return G as arrays.
-
-    Args:
-        word_label: (V,) the label of each word of the model; 0 for words that cannot be recognised, whose arcs are left
-            out.
-        backoff_label: of #0, an input label.
-    """
+    """Return G as arrays. `word_label`: (V,) the label of each word of the model; 0 for words that cannot be
+    recognised, whose arcs are left out. `backoff_label`: of #0, an input label."""
     nodes = len(model.key) + 1
     begin, end, start = model.word_ids[BEGIN], model.word_ids[END], model.node([BEGIN])
     is_state = np.zeros(nodes, bool)
