@@ -169,16 +169,12 @@ def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: floa
 @final
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a measured edge.
+    """Precision of a measured edge."""
 
-    Attributes:
-        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
-            less than `GROWN` nats in a third of them passes for stable.
-        coordinates: they share the logarithm of the span evenly.
-    """
-
+    # minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by less than
+    # `GROWN` nats in a third of them passes for stable.
     rounds: int = 750
-    coordinates: int = 4096
+    coordinates: int = 4096  # they share the logarithm of the span evenly
 
 
 USUAL_PRECISION = Precision()
@@ -193,10 +189,7 @@ def largest_stable(
     seed: int = 0,
 ) -> float:
     """Return the smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
-
-    Args:
-        jitter: sigma of the log-normal time of a gradient.
-    """
+    `jitter`: sigma of the log-normal time of a gradient."""
     learners, rounds, coordinates = setting.learners, precision.rounds, precision.coordinates
     period = getattr(strategy, "period", 1)  # every third is whole blocks
     asynchronous = not strategy.traits.synchronous  # what grows then grows with the exchanges, not with the steps

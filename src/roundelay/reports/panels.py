@@ -204,17 +204,12 @@ def speedup(comparison: Comparison) -> Markup | None:
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Several learners beside one.
+    """Several learners beside one."""
 
-    Attributes:
-        family: those of one are a line.
-        times: how much faster, or sooner, in the mean; `found` has the seeds' values.
-    """
-
-    family: str
+    family: str  # those of one are a line
     index: int
     learners: int
-    times: float
+    times: float  # how much faster, or sooner, in the mean; `found` has the seeds' values
     found: Spread
     name: str
 

@@ -19,23 +19,15 @@ from roundelay.runtime.trace import read_entries, recorded_learners
 
 @dataclass(frozen=True)
 class ReplayedScript:
-    """The result of a replay.
-
-    Attributes:
-        gradients: computed again.
-        whole: all learners came to the end of all sessions.
-        cut_short: the record has no end.
-        differences: by learner, the first of each, in words; none: all is as recorded.
-        status: exit status of the learners.
-    """
+    """The result of a replay."""
 
     learners: int
-    gradients: int
+    gradients: int  # computed again
     events: int
-    whole: bool
-    cut_short: bool
-    differences: Sequence[str]
-    status: int
+    whole: bool  # all learners came to the end of all sessions
+    cut_short: bool  # the record has no end
+    differences: Sequence[str]  # by learner, the first of each, in words; none: all is as recorded
+    status: int  # exit status of the learners
 
 
 def replay_script(record: Path, command: Sequence[str], say: Callable[[str], None]) -> ReplayedScript:

@@ -31,13 +31,9 @@ def number_of(effect: Effect[Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HostActivity:
-    """Activity of the learners of a host, with time passed instead of points in time, which differ from host to host.
+    """Activity of the learners of a host, with time passed, not points in time, which differ from host to host."""
 
-    Attributes:
-        doing: effects, peers, and since how many milliseconds.
-    """
-
-    doing: tuple[Numbers, Numbers, Numbers]
+    doing: tuple[Numbers, Numbers, Numbers]  # effects, peers, and since how many milliseconds
     round: Numbers
     published: Numbers
     versions: Numbers

@@ -18,14 +18,12 @@ class GroupPlace:
 
     Attributes:
         rank, size: of how many.
-        address: of this host, where gloo listens.
-        seconds: after which a call has failed.
     """
 
     rank: int
     size: int
-    address: str
-    seconds: float
+    address: str  # of this host, where gloo listens
+    seconds: float  # after which a call has failed
 
 
 def _gloo(store: Store, place: GroupPlace) -> Any:
