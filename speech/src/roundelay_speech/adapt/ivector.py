@@ -96,17 +96,6 @@ class Extractor:
         """Return the i-vectors (U, R)."""
         return self.posterior(counts)[0]
 
-    def log_evidence(self, counts: Counts) -> float:
-        """Return log-likelihood of the counted frames with w integrated out, in nats, but for a constant that depends
-        on the frames and the variances alone."""
-        mean, covariance = self.posterior(counts)
-        centred = counts.sums - counts.n[:, :, None] * self.means
-        linear = np.einsum("ucd,cdr->ur", centred, self.loadings / self.variances[:, :, None], optimize=True)
-        determinants = np.linalg.slogdet(covariance)[1]
-        centre = self.means / self.variances  # with w = 0
-        without = (counts.sums.sum(0) * centre).sum() - 0.5 * (counts.n.sum(0)[:, None] * self.means * centre).sum()
-        return float(without + 0.5 * (linear * mean).sum() + 0.5 * determinants.sum())
-
     def reestimated(self, counts: Counts) -> "Extractor":
         """Run one round of EM, minimum divergence included."""
         components, _, size = self.loadings.shape

@@ -110,32 +110,6 @@ Job = tuple[Utterances, Search, bool]
 """The last: lattices are wanted for rescoring, and no other details."""
 
 
-def decode_all(
-    graph_folder: Path,
-    loglikes: Iterable[tuple[str, Float32]],
-    scale: float,
-    *,
-    beam: float = BEAM,
-    max_active: int = MAX_ACTIVE,
-    workers: int = 0,
-    progress: Progress | None = None,
-) -> dict[str, Hypothesis]:
-    """Decode utterances in parallel; results are in the order given and do not depend on the number of workers.
-
-    Args:
-        graph_folder: what `save_graph` wrote; every worker reads it.
-        loglikes: (utterance id, (T, S) unscaled log-likelihoods); may be a generator, which is read only as fast as the
-            workers decode.
-        scale: the acoustic scale.
-        workers: processes; 0 for as many as there are cores, 1 for none but this one.
-
-    Raises:
-        UserError: no graph in the folder; log-likelihoods of an utterance are NaN; the scale is not positive.
-    """
-    with decoders(graph_folder, workers) as run:
-        return run(loglikes, scale, beam, max_active, progress or Silent())
-
-
 class Decoders:
     """A graph that is loaded once, here or in worker processes, and decodes any number of lists of utterances."""
 

@@ -22,7 +22,6 @@ import numpy as np
 from roundelay.core.errors import UserError
 from roundelay.core.files import MOST_TEXT, atomic_write, read_packed
 from roundelay.core.progress import Progress, Silent
-from roundelay.core.streams import stream
 from roundelay_speech.lexicon.letter_phone import Pair, align_letters
 from roundelay_speech.lexicon.lexicon import Lexicon, MissingWord, Pronunciation
 from roundelay_speech.lexicon.pair_ngram import EMPTY, FINAL, START, Automaton, estimate_automaton
@@ -256,62 +255,6 @@ def g2p_of(lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY) -> G2p:
     model = train_g2p(lexicon, progress=progress)
     save_g2p(cache, model)
     return model
-
-
-# how good it is -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class G2pScore:
-    """Errors on words the model has not seen; of a word with several pronunciations the nearest one counts."""
-
-    words: int
-    wrong: int
-    phones: int
-    errors: int
-
-    @property
-    def word_error_rate(self) -> float:
-        """Errors in %."""
-        return 100 * self.wrong / max(1, self.words)
-
-    @property
-    def phone_error_rate(self) -> float:
-        """Errors in %."""
-        return 100 * self.errors / max(1, self.phones)
-
-
-def hold_out(lexicon: Lexicon, share: float = 0.05, seed: int = 0) -> tuple[Lexicon, Lexicon]:
-    """Return (the rest, a random share) of a lexicon's words, each with all its pronunciations."""
-    drawn = stream(seed, "g2p held out").random(len(lexicon.words)) < share
-    parts = [
-        Lexicon({w: lexicon.pronunciations[w] for w, out in zip(lexicon.words, drawn, strict=True) if out == held})
-        for held in (False, True)
-    ]
-    return parts[0], parts[1]
-
-
-def judge(model: G2p, lexicon: Lexicon) -> G2pScore:
-    """Pronounce the words of a lexicon; a word without a guess has all its phones wrong."""
-    wrong = phones = errors = 0
-    for word, variants in lexicon.pronunciations.items():
-        guess = model.pronounce(word)
-        said = guess[0].phones if guess else ()
-        distance, nearest = min((_distance(said, variant), len(variant)) for variant in variants)
-        wrong += distance > 0
-        errors += distance
-        phones += nearest
-    return G2pScore(len(lexicon.pronunciations), wrong, phones, errors)
-
-
-def _distance(a: Pronunciation, b: Pronunciation) -> int:
-    """Return insertions, deletions and substitutions from one to the other."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
-    return row[-1]
 
 
 # words of transcripts that the lexicon does not have ------------------------------------------------------------------
