@@ -22,7 +22,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.mmi.transcripts import TranscriptGraphs, graph_splits
+from roundelay_speech.mmi.graphs import TranscriptGraphs, graph_splits
 from roundelay_speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay_speech.models.augment import AugmentConfig, SpecAugment
 from roundelay_speech.models.frames import FrameExamples, OrderName, log_prior

@@ -36,7 +36,6 @@ from roundelay_speech.features.parts import (
     only_fbank,
     stored_parts,
 )
-from roundelay_speech.features.speaker_sums import SpeakerSums
 from roundelay_speech.features.store import (
     FEATURES,
     INDEX,
@@ -45,6 +44,7 @@ from roundelay_speech.features.store import (
     FeatureStore,
     Float32,
     SpeakerStats,
+    SpeakerSums,
     write_speakers,
 )
 

@@ -14,8 +14,7 @@ import torch
 from roundelay.core.errors import UserError
 from roundelay_speech.features.fbank import band_centres, fbank
 from roundelay_speech.features.parts import FeatureConfig
-from roundelay_speech.features.speaker_sums import SpeakerSums
-from roundelay_speech.features.store import FeatureStore, SpeakerStats, StoredPart
+from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.packed.folder import PackedNetwork
 from roundelay_speech.trained import AcousticModel
