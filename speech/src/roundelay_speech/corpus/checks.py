@@ -15,8 +15,8 @@ from roundelay_speech.audio.reading import AudioError, channel_levels
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import BadPolicy, LeftOut, counted, listing
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.lexicon.cleaning import is_mark
 from roundelay_speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
+from roundelay_speech.lexicon.marks import is_mark
 from roundelay_speech.prepared import TRAIN
 
 

@@ -11,7 +11,6 @@ from roundelay_speech.corpus.dictionary import restricted
 from roundelay_speech.corpus.options import PrepareOptions, Vocabulary, is_open
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, counted, listing
-from roundelay_speech.lexicon.cleaning import is_mark
 from roundelay_speech.lexicon.g2p import guess_missing
 from roundelay_speech.lexicon.lexicon import (
     Lexicon,
@@ -20,6 +19,7 @@ from roundelay_speech.lexicon.lexicon import (
     missing_words_error,
     resolve_missing_words,
 )
+from roundelay_speech.lexicon.marks import is_mark
 from roundelay_speech.prepared import TRAIN
 
 

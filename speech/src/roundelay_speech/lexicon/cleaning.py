@@ -2,12 +2,6 @@
 
 Every change has a kind, so that changes can be listed by kind. A mark (see marks) is taken out, unless the dictionary
 lists it, with phones of its own: then it is a word like others.
-
-Marks in transcripts: what many corpora write for noises, for pauses and for speech that was not understood.
-
-`<cough>`, `[door slams]`, `{breath}`, `(laughter)`, `*laugh*`, `++um++`, `%hesitation`, `&=laughs`; `((words))` and
-`(( ))` of Fisher, for words that were guessed and speech that was not understood; `[laughter-yes]`, which is said while
-laughing, and `th[ink]-`, which is broken off, of Switchboard; `the(2)` of Sphinx, a way to say a word.
 """
 
 import re
@@ -16,35 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
-
-MARKS = re.compile(
-    r"""\(\((?P<guessed>[^()]*)\)\)            # ((words)): a transcriber's guess
-    | (?<=\w)\((?P<variant>\d+)\)              # the(2): a way to say it
-    | \[(?:laugh\w*-|[^][/\s]+/)(?P<said>[^][/\s]+)\]  # [laughter-yes], [splace/space]
-    | \[(?P<square>[^][]*)\]
-    | \{(?P<curly>[^{}]*)\}
-    | <(?P<angle>[^<>]*)>
-    | \((?P<round>[^()]*)\)
-    | (?<!\S)\*+(?P<star>[^*]+)\*+(?![\w*])
-    | (?<!\S)\+{1,2}(?P<plus>[^+\s]+)\+{1,2}
-    | (?<!\S)(?:[%!@#]|&[=+-]|_+)(?P<prefix>[^\W\d_]\w*)""",
-    re.VERBOSE,
-)
-
-
-def is_mark(word: str) -> bool:
-    """Return True for a mark, or a piece of one of several words (`[door`): how it is said, its letters do not say."""
-    match = MARKS.fullmatch(word)
-    if match is not None:
-        return match.lastgroup not in ("said", "variant")
-    return word[:1] in ("[", "<", "{") or word[-1:] in ("]", ">", "}")
-
-
-def parted(text: str) -> tuple[list[str], list[str]]:
-    """Return the words of a transcript between its marks, and the marks."""
-    marks = [match.group() for match in MARKS.finditer(text) if is_mark(match.group())]
-    return MARKS.sub(lambda match: " " if is_mark(match.group()) else match.group(), text).split(), marks
-
+from roundelay_speech.lexicon.marks import MARKS
 
 Kind = Literal[
     "noise", "unclear", "guessed", "inside", "broken", "stop", "letters", "symbol", "punctuation", "apostrophe", "case"

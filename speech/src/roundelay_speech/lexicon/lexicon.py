@@ -18,7 +18,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.files import read_text, write_text
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, counted, listing
-from roundelay_speech.lexicon.cleaning import is_mark
+from roundelay_speech.lexicon.marks import is_mark
 
 MissingWordPolicy = Literal["error", "skip", "map", "guess"]
 LexiconCase = Literal["keep", "upper", "lower"]

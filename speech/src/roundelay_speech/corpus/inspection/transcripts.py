@@ -15,8 +15,8 @@ from roundelay_speech.data.problems import counted
 from roundelay_speech.hmm.align import shortest
 from roundelay_speech.hmm.alignment import require_summary
 from roundelay_speech.hmm.fit import warnings
-from roundelay_speech.lexicon.cleaning import is_mark, parted
 from roundelay_speech.lexicon.lexicon import Lexicon, bare
+from roundelay_speech.lexicon.marks import is_mark, parted
 
 _FASTEST = 40.0  # characters a second: twice as fast as anybody speaks
 _SLOWEST, _LONG_S = 1.0, 8.0  # characters a second, over so many seconds of speech
