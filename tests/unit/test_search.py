@@ -13,8 +13,8 @@ from roundelay.core.streams import stream
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs.graph import Graph, save_graph
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.parallel import BEAM, MAX_ACTIVE, Batch, Decoders, Search, decoders
-from roundelay_speech.decode.search import Float32, Hypothesis, decode
+from roundelay_speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay_speech.decode.tuning import Tuning
 from roundelay_speech.ngrams.estimate import estimate
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying

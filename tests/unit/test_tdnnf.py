@@ -47,5 +47,8 @@ def test_factors_are_nearer_to_semi_orthogonal_than_what_is_learned() -> None:
 
 
 def test_first_factors_begin_semi_orthogonal() -> None:
-    for layer in make_network(TdnnfConfig(strides=(1, 3), width=8, bottleneck=4), 5, 3).layers:
-        torch.testing.assert_close(layer.first.weight @ layer.first.weight.T, torch.eye(4))
+    network = make_network(TdnnfConfig(strides=(1, 3), width=8, bottleneck=4), 5, 3)
+    first = [value for name, value in network.named_parameters() if name.endswith("first.weight")]
+    assert len(first) == 2
+    for factor in first:
+        torch.testing.assert_close(factor @ factor.T, torch.eye(4))
