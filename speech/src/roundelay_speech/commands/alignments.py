@@ -2,16 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
-
-if TYPE_CHECKING:
-    pass
-
 
 _ALIGN = """
 align: train hidden Markov models from a flat start and label every frame
