@@ -96,8 +96,11 @@ class TiedStates(Targets):
 
 @final
 class Units(Targets):
-    """Every utterance has a row of units, or a graph of them, and none of them a time. `objective`: by which they are
-    learned."""
+    """Every utterance has a row of units, or a graph of them, and none of them a time.
+
+    Args:
+        objective: by which they are learned.
+    """
 
     def __init__(self, corpus: Path, units: UnitSet, subsampling: int, objective: Objective) -> None:
         prepared = load_corpus(corpus)

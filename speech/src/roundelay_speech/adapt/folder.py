@@ -47,8 +47,15 @@ def digest(values: Sequence[Any]) -> str:
 
 
 def there_already(folder: Path, name: str, made_from: Mapping[str, Any]) -> bool:
-    """Return True if the folder holds models made from the same. `name`: MODELS or VECTORS. `made_from`: what decides
-    the result, by name. Raises UserError: it holds others; names what differs."""
+    """Return True if the folder holds models made from the same.
+
+    Args:
+        name: MODELS or VECTORS.
+        made_from: what decides the result, by name.
+
+    Raises:
+        UserError: it holds others; names what differs.
+    """
     if not (folder / name).is_file():
         return False
     there = read_checked(folder / name, f"Delete {folder} and run `roundelay adapt` again.", skip=LARGE)

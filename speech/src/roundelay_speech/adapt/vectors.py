@@ -43,8 +43,11 @@ class VectorModels:
     extractor: Extractor  # trained on training utterances
 
     def vectors(self, place: Workplace, store: FeatureStore, weights: Float64, groups: Groups) -> dict[str, Float32]:
-        """Return the vector (R,) of each group; the zero vector where there is no speech. `weights`: (T,) 1 for frames
-        of speech, 0 for others."""
+        """Return the vector (R,) of each group; the zero vector where there is no speech.
+
+        Args:
+            weights: (T,) 1 for frames of speech, 0 for others.
+        """
         frames = scaled_cepstra(store, self.mean, self.std)
         of = _statistics(place, frames, weights, self.background, "vectors")
         counts = place.run.counts(of, groups, place.progress, "speaker vectors")
@@ -78,7 +81,11 @@ def scaled_cepstra(store: FeatureStore, mean: Float64, std: Float64) -> Float32:
 
 
 def train_vectors(place: Workplace, store: FeatureStore, weights: Float64, utterances: Groups) -> VectorModels:
-    """Train on training utterances, each a group by itself. `weights`: (T,) 1 for frames of speech, 0 for others."""
+    """Train on training utterances, each a group by itself.
+
+    Args:
+        weights: (T,) 1 for frames of speech, 0 for others.
+    """
     config = place.config
     if len(utterances) > config.ivector_utterances:
         rng = stream(config.seed, "ivector", "utterances")

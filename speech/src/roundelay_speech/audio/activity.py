@@ -206,7 +206,11 @@ class Activity:
 
 
 class Energies:
-    """Energies of a signal that comes block by block. `rate`: of the samples, Hz."""
+    """Energies of a signal that comes block by block.
+
+    Args:
+        rate: of the samples, Hz.
+    """
 
     def __init__(self, rate: int) -> None:
         self._rate = rate

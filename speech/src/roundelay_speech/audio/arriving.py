@@ -28,8 +28,14 @@ class Pipe(Protocol):
 
 
 def arriving(pipe: Pipe, rate: int | None) -> Sound:
-    """Return the sound from a pipe: WAV of 16-bit integers or 32-bit floats. `rate`: Hz, of bare 16-bit samples of one
-    channel, which have no header; None: there is one. Raises AudioError: another header, or none."""
+    """Return the sound from a pipe: WAV of 16-bit integers or 32-bit floats.
+
+    Args:
+        rate: Hz, of bare 16-bit samples of one channel, which have no header; None: there is one.
+
+    Raises:
+        AudioError: another header, or none.
+    """
     if rate is not None:
         return Sound(rate, 1, None, _blocks(pipe, b"", 1, np.dtype("<i2")))
     head = _exactly(pipe, 12)

@@ -24,7 +24,10 @@ def recordings_below(folder: Path) -> list[Path]:
 
 def unique_names(found: Sequence[tuple[str, Path]]) -> Mapping[str, Path]:
     """Return recordings by unique names: with the folder in front where it takes that, then with a number behind.
-    `found`: names that users know, and the files; each file counts once."""
+
+    Args:
+        found: names that users know, and the files; each file counts once.
+    """
     unique = dict.fromkeys(found)
     stems: dict[str, int] = {}
     for name, _ in unique:

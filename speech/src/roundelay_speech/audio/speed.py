@@ -55,8 +55,12 @@ def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> S
 
 
 class Resampler:
-    """`resampled` of samples that come block by block: the same result, to rounding, in memory for one block. `rate`:
-    of what is given, Hz. `wanted`: of what comes back, Hz."""
+    """`resampled` of samples that come block by block: the same result, to rounding, in memory for one block.
+
+    Args:
+        rate: of what is given, Hz.
+        wanted: of what comes back, Hz.
+    """
 
     def __init__(self, rate: int, wanted: int) -> None:
         self._step = Fraction(rate, wanted).limit_denominator(_FINEST_STEP)

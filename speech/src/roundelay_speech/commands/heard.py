@@ -16,8 +16,14 @@ CTM = "hyp.ctm"
 
 
 def listener(runs: Sequence[Path], corpus: Path | None) -> "Listen":
-    """Return a function that finds the sound of an utterance of one of these runs. `corpus`: the prepared corpus; None:
-    that of each run, as its directory knows it. Raises UserError: a corpus is not there, or has no audio."""
+    """Return a function that finds the sound of an utterance of one of these runs.
+
+    Args:
+        corpus: the prepared corpus; None: that of each run, as its directory knows it.
+
+    Raises:
+        UserError: a corpus is not there, or has no audio.
+    """
     corpora = {run: _corpus_of(run, corpus) for run in runs}
 
     def listen(run: Path, split: str, name: str) -> "HeardUtterance | None":

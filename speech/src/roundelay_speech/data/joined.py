@@ -156,7 +156,11 @@ def _library() -> ctypes.CDLL:
 
 
 def _mapped(at: int | None, size: int, flags: int, descriptor: int) -> int:
-    """Return the address at which `size` bytes of a file were mapped."""
+    """Return the address at which `size` bytes of a file were mapped.
+
+    Raises:
+        OSError.
+    """
     address: int | None = _library().mmap(at, size, mmap.PROT_READ, flags, descriptor, 0)
     if address is None or address == _NOTHING:
         number = ctypes.get_errno()

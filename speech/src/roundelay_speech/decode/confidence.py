@@ -84,7 +84,11 @@ def word_frames(
 def aligned_words(
     words: Sequence[str], scores: Float32, lexicon: Lexicon, tying: Tying, silence_probability: float
 ) -> list[AlignedWord] | None:
-    """Return the words, aligned; None where they cannot be. `scores`: (T, S) scaled log-likelihoods."""
+    """Return the words, aligned; None where they cannot be.
+
+    Args:
+        scores: (T, S) scaled log-likelihoods.
+    """
     if not words:
         return []
     # One more word, never said, lets phone ids be those of the tying also where these words lack some phones.
@@ -135,8 +139,12 @@ def _split(row: Sequence[int], variants: Sequence[set[tuple[int, ...]]]) -> list
 def timed_words(
     words: Sequence[str], scores: Float32, best: Sequence[WordString] | None, how: Pronouncing
 ) -> tuple[TimedWord, ...]:
-    """Return words with times in seconds and confidences. `scores`: (T, S) scaled log-likelihoods. `best`: word strings
-    of the same utterance; None: they are not known, and words have no confidence."""
+    """Return words with times in seconds and confidences.
+
+    Args:
+        scores: (T, S) scaled log-likelihoods.
+        best: word strings of the same utterance; None: they are not known, and words have no confidence.
+    """
     frames = word_frames(words, scores, how.lexicon, how.tying, how.silence_probability)
     sure = [None] * len(words) if best is None else confidences(words, best)
     return tuple(

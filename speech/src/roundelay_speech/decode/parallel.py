@@ -262,8 +262,11 @@ def _rescore(
     options: Search,
     pronouncing: Pronouncing | None,
 ) -> None:
-    """Give hypotheses and details of a batch the costs of another language model. `loglikes`: of the batch, where words
-    are to be timed."""
+    """Give hypotheses and details of a batch the costs of another language model.
+
+    Args:
+        loglikes: of the batch, where words are to be timed.
+    """
     begun = _processor_seconds()
     for utterance, found in batch.hypotheses.items():
         arcs = batch.details[utterance].arcs

@@ -70,8 +70,15 @@ def _sum(a: float, b: float) -> float:
 
 @final
 class SpelledWords:
-    """Words of utterances as their units spell them, in this process; in the place of `Decoders`. `columns`: those of
-    the scores. `kind`: greedy, or the most probable units. Raises UserError: units spell no words."""
+    """Words of utterances as their units spell them, in this process; in the place of `Decoders`.
+
+    Args:
+        columns: those of the scores.
+        kind: greedy, or the most probable units.
+
+    Raises:
+        UserError: units spell no words.
+    """
 
     def __init__(self, columns: UnitsAndBlank, kind: CtcGraph) -> None:
         if columns.words_of(()) is None:

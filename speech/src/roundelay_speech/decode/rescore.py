@@ -78,7 +78,11 @@ class Rescorer:
 
     def lattice(self, lattice: Arcs, beam: float) -> Arcs | None:
         """Return the lattice with the new model's costs, cut to strings within `beam` nats of the best; None: no string
-        left. `lattice`: deterministic acceptor of word ids, without cycles."""
+        left.
+
+        Args:
+            lattice: deterministic acceptor of word ids, without cycles.
+        """
         if len(self._steps) > _REMEMBERED:
             self._forget()
         walk = self._expand(lattice)

@@ -311,8 +311,14 @@ def program_of(called: Called) -> ExportedProgram:
 def write(
     program: ExportedProgram, file: Path, to: Kind, about: Mapping[str, Any], outputs: Sequence[str] = (OUTPUT,)
 ) -> None:
-    """Write a program, with facts among its metadata. `outputs`: their names, in ONNX. Raises UserError: a package is
-    missing."""
+    """Write a program, with facts among its metadata.
+
+    Args:
+        outputs: their names, in ONNX.
+
+    Raises:
+        UserError: a package is missing.
+    """
     if to == "torch":
         with atomic_write(file) as open_file:
             torch.export.save(program, open_file, extra_files={DESCRIPTION: json_text(about)})

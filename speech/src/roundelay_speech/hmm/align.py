@@ -189,8 +189,12 @@ def _with_states(
 
 
 def align(graph: UtteranceGraph, scores: Float32, beams: Sequence[float]) -> Aligned | None:
-    """Return the best path, or None when no beam is wide enough for any path to reach the end. `scores`: (T, U) scaled
-    log-likelihoods of `graph.pdfs`. `beams`: tried in order; a narrow one is fast and mostly enough."""
+    """Return the best path, or None when no beam is wide enough for any path to reach the end.
+
+    Args:
+        scores: (T, U) scaled log-likelihoods of `graph.pdfs`.
+        beams: tried in order; a narrow one is fast and mostly enough.
+    """
     if not len(scores):
         return None
     for beam in beams:

@@ -100,8 +100,11 @@ class Aligners:
     def __call__(
         self, utterances: Iterable[tuple[str, Float32 | None]], what: Pass
     ) -> Iterator[tuple[str, Aligned | None]]:
-        """Align; yields (id, alignment, or None without a path) in the order given. `utterances`: (id, (T, S)
-        log-likelihoods, or None to have them from the mixtures)."""
+        """Align; yields (id, alignment, or None without a path) in the order given.
+
+        Args:
+            utterances: (id, (T, S) log-likelihoods, or None to have them from the mixtures).
+        """
         for outcome in self._workers.in_order(_work, ((batch, what) for batch in _batched(utterances))):
             yield from outcome
 

@@ -101,8 +101,12 @@ class Unfinished:
         task: Task,
         log: list[dict[str, Any]],
     ) -> None:
-        """Keep what a pass left. `passes`: those that are done, and all of the stage. `labels`: of the training split;
-        None: as they were after the pass before."""
+        """Keep what a pass left.
+
+        Args:
+            passes: those that are done, and all of the stage.
+            labels: of the training split; None: as they were after the pass before.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"{stage}-{passes[0]}.npz"
         save_mixtures(self.folder / f"mixtures-{name}", mixtures)

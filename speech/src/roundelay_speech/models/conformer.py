@@ -270,7 +270,11 @@ def _feed_forward(config: ConformerConfig) -> nn.Sequential:
 
 
 class _Attention(nn.Module):
-    """Every frame looks at those frames of its sequence that it may see. `config`: of the network."""
+    """Every frame looks at those frames of its sequence that it may see.
+
+    Args:
+        config: of the network.
+    """
 
     def __init__(self, config: ConformerConfig) -> None:
         super().__init__()

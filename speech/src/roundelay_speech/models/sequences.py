@@ -167,8 +167,12 @@ def by_length(sizes: Integers, rng: np.random.Generator) -> Integers:
 
 
 class SequenceExamples(LabelledFrames):
-    """Labelled frames by split, drawn as pieces of utterances. `reach`: R, frames of features needed on each side of a
-    frame. `pieces`: how training utterances are cut; held-out ones are cut as `pieces.at_test`."""
+    """Labelled frames by split, drawn as pieces of utterances.
+
+    Args:
+        reach: R, frames of features needed on each side of a frame.
+        pieces: how training utterances are cut; held-out ones are cut as `pieces.at_test`.
+    """
 
     def __init__(
         self,

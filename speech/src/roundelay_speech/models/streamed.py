@@ -32,8 +32,11 @@ class Streamed(ABC):
         return self._chunk + self._reach
 
     def push(self, features: Tensor, *, last: bool = False) -> Tensor:
-        """Return scores (B, S) that frames (T, F), after all that came before, decide. `last`: nothing follows: frames
-        that wait for others are evaluated without them."""
+        """Return scores (B, S) that frames (T, F), after all that came before, decide.
+
+        Args:
+            last: nothing follows: frames that wait for others are evaluated without them.
+        """
         if self._held is None:
             if not len(features):
                 return torch.zeros((0, self._columns))

@@ -63,8 +63,12 @@ def labelled(
 
 
 class UtteranceExamples:
-    """Labelled utterances by split, drawn whole. `reach`: frames of features needed on each side of an utterance's.
-    `subsampling`: frames that one row of scores stands for."""
+    """Labelled utterances by split, drawn whole.
+
+    Args:
+        reach: frames of features needed on each side of an utterance's.
+        subsampling: frames that one row of scores stands for.
+    """
 
     def __init__(
         self, store: FeatureStore, splits: Mapping[str, LabelledUtterances], reach: int, subsampling: int

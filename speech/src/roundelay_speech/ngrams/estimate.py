@@ -189,8 +189,12 @@ def discounts(adjusted: Ints) -> tuple[float, float, float]:
 
 
 def model_of(how: Estimator, words: tuple[str, ...], levels: Sequence[Counted], begin: int) -> Arpa:
-    """Return the model of counted n-grams, of as many orders as there are levels, not pruned. `words`: by id. `begin`:
-    the id of <s>."""
+    """Return the model of counted n-grams, of as many orders as there are levels, not pruned.
+
+    Args:
+        words: by id.
+        begin: the id of <s>.
+    """
     adjusted = adjusted_counts(levels, how.method)
     adjusted[0] = np.where(levels[0].begins, 0, adjusted[0])  # <s> is never predicted
     probability = np.full(len(words), 1.0 / (len(words) - 1))
@@ -253,8 +257,11 @@ def share_of_histories(model: Arpa) -> Floats:
 
 
 def prune(model: Arpa, threshold: float, share: Floats) -> Arpa:
-    """Leave out n-grams, longest first, that change the perplexity by less than `threshold`, as a share of it. `share`:
-    (N + 1,) probability of each node as a history."""
+    """Leave out n-grams, longest first, that change the perplexity by less than `threshold`, as a share of it.
+
+    Args:
+        share: (N + 1,) probability of each node as a history.
+    """
     levels = model.levels()
     keep = np.ones(len(model.key) + 1, bool)
     log = np.concatenate([[0.0], model.log10]) * np.log(10)

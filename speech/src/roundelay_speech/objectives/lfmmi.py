@@ -41,8 +41,12 @@ from roundelay_speech.forward_backward.own import ArcTables, OwnGraphs, SharedGr
 
 @final
 class MmiGraphs:
-    """Denominator and numerators of a corpus. `denominator`: of all utterances. `numerators`: by number, from 0; asked
-    for once each."""
+    """Denominator and numerators of a corpus.
+
+    Args:
+        denominator: of all utterances.
+        numerators: by number, from 0; asked for once each.
+    """
 
     def __init__(self, denominator: StateGraph, numerators: Sequence[StateGraph]) -> None:
         self._denominator, self._numerators = denominator, numerators

@@ -59,7 +59,11 @@ class CalibrationSpeech:
 
 
 def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> Evidence:
-    """Learn evidence that tells words that were said from others. `model`: packed already, but for this."""
+    """Learn evidence that tells words that were said from others.
+
+    Args:
+        model: packed already, but for this.
+    """
     likeness, noise_likeness = _likeness(model, speech.training), _noise_likeness(model)
     nothing = (0.0,) * len(MEASURES)
     blank = Evidence(speech.longest, likeness, nothing, nothing, 1.0, 0.0, _ANYTHING, noise=noise_likeness)
@@ -82,7 +86,10 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
 
 def truths(model: Model, speech: CalibrationSpeech, progress: Progress) -> dict[str, Reliability]:
     """Judge the confidences of a whole model on each split that nothing was fitted to; none where it gives none.
-    `model`: with its evidence."""
+
+    Args:
+        model: with its evidence.
+    """
     found = {}
     for split, utterances in speech.unseen.items() if model.gives_times else ():
         progress.start(f"holding confidences to {split}", len(utterances))

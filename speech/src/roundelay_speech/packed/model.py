@@ -538,7 +538,11 @@ def _jobs(
 
 
 def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:
-    """Return the columns. `units`: of the networks; None: they give tied states, which the folder says."""
+    """Return the columns.
+
+    Args:
+        units: of the networks; None: they give tied states, which the folder says.
+    """
     if units is None:
         return TiedStates(DecisionTree.from_json(read_json(folder / TREE)).tying())
     if units.hmm is not None:

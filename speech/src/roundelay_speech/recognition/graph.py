@@ -121,7 +121,10 @@ def _job(recipe: Recipe, corpus: Corpus, columns: Columns) -> GraphJob:
 
 def second_model(recipe: Recipe, corpus: Corpus, columns: Columns, graph: Path, progress: Progress) -> Path | None:
     """Return the file of the model that the lattices of a graph are rescored with, made unless it is there; None: none.
-    `graph`: the folder that `decoding_graph` returns for this recipe."""
+
+    Args:
+        graph: the folder that `decoding_graph` returns for this recipe.
+    """
     config = recipe.decode
     if not config.rescore_order:
         return config.rescore

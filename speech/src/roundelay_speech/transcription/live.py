@@ -300,8 +300,14 @@ def updates(
 
 
 def heard_in(listening: Listening, sound: Sound, channel: int = 0) -> Iterator[Update]:
-    """Yield updates from a sound that is open, block by block. `channel`: from 1; 0 for the mean of all. Raises
-    Unusable: the sound is damaged, or has no such channel."""
+    """Yield updates from a sound that is open, block by block.
+
+    Args:
+        channel: from 1; 0 for the mean of all.
+
+    Raises:
+        Unusable: the sound is damaged, or has no such channel.
+    """
     if channel > sound.channels:
         raise Unusable(f"has {counted(sound.channels, 'channel')}, no channel {channel}")
     resampler = Resampler(sound.rate, listening.sample_rate)

@@ -77,8 +77,12 @@ def _clipped(samples: Samples) -> float:
 def measure_all(
     splits: Mapping[str, Sequence[Utterance]], root: Path, progress: Progress, workers: int | None = None
 ) -> dict[str, dict[str, SoundFacts]]:
-    """Return the sound of every utterance by split and id. `root`: what relative paths are relative to. `workers`:
-    processes; None: as many as pay."""
+    """Return the sound of every utterance by split and id.
+
+    Args:
+        root: what relative paths are relative to.
+        workers: processes; None: as many as pay.
+    """
     every = list(chain.from_iterable(splits.values()))
     batches = [every[at : at + _BATCH] for at in range(0, len(every), _BATCH)]
     if workers is None:

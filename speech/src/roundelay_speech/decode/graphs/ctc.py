@@ -187,7 +187,10 @@ def token_transducer(columns: Sequence[str], blank: str, symbols: Symbols) -> Fs
 
 def greedy_units(scores: npt.NDArray[np.float32], columns: Sequence[str], blank: str = BLANK) -> tuple[str, ...]:
     """Return the units of the best column of each frame: what a model says without lexicon and language model.
-    `scores`: (T, U + 1) log-probabilities."""
+
+    Args:
+        scores: (T, U + 1) log-probabilities.
+    """
     best = scores.argmax(1)
     changed = best[np.append(True, best[1:] != best[:-1])] if len(best) else best
     return tuple(columns[i] for i in changed if columns[i] != blank)

@@ -124,8 +124,14 @@ def _expected_reading(options: LanguageOptions) -> str:
 
 
 def find_or_make(job: GraphJob, graphs: Path, say: Callable[[str], None] | None = None) -> tuple[Path, bool]:
-    """Return the folder of the graph under `graphs`, and whether it had to be made. `say`: told what a large model will
-    take, before it is read. Raises UserError: texts, lexicon and columns do not fit together, or cannot be read."""
+    """Return the folder of the graph under `graphs`, and whether it had to be made.
+
+    Args:
+        say: told what a large model will take, before it is read.
+
+    Raises:
+        UserError: texts, lexicon and columns do not fit together, or cannot be read.
+    """
     folder = graphs / job.digest()
     if (folder / GRAPH_FILE).is_file():
         return folder, False

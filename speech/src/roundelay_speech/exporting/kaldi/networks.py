@@ -67,8 +67,14 @@ def reach_of(module: AcousticNetwork) -> int:
 
 
 def add_scores(network: Network, module: AcousticNetwork, seen: Seen, prefix: str, name: str) -> str:
-    """Add the nodes of a network, whose names begin with `prefix`; returns that of log p(state | frame). `seen`:
-    features that Kaldi gives it. Raises UserError: nnet3 cannot say it (names the network, `name`, and what)."""
+    """Add the nodes of a network, whose names begin with `prefix`; returns that of log p(state | frame).
+
+    Args:
+        seen: features that Kaldi gives it.
+
+    Raises:
+        UserError: nnet3 cannot say it (names the network, `name`, and what).
+    """
     if module.subsampling > 1:
         raise UserError(
             f"{name}: it gives a row for {module.subsampling} frames (model.subsampling); only networks with a row for "

@@ -105,8 +105,11 @@ class MappingRules:
         return min(found, key=lambda item: item[0])[1] if found else None
 
     def apply(self, words: Sequence[str], *, split_hyphens: bool = False) -> list[str]:
-        """Return the words of a transcript after the rules; in upper case unless case matters. `split_hyphens`: whether
-        `well-known` becomes two words afterwards (fragments keep their hyphen)."""
+        """Return the words of a transcript after the rules; in upper case unless case matters.
+
+        Args:
+            split_hyphens: whether `well-known` becomes two words afterwards (fragments keep their hyphen).
+        """
         # Brackets of optional words stand apart while rules are applied, so that `(UM)` is UM between blanks.
         spaced = " ".join(words).replace("(", "( ").replace(")", " )")
         text = self.rewrite(f" {spaced} ")

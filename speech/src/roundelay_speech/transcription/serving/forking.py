@@ -44,7 +44,11 @@ class ForkedWorker(Protocol):
 
 
 def parent_of_forks(make: Callable[[], ForkedWorker], asked: socket.socket, server: int) -> None:
-    """Load, say so, and fork until the server closes the socket. `server`: its process id."""
+    """Load, say so, and fork until the server closes the socket.
+
+    Args:
+        server: its process id.
+    """
     die_with_parent(server)
     # Ctrl-C, and often other signals, go to every process of a group; the server alone answers them.
     leave_signals()

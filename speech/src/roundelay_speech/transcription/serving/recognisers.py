@@ -99,8 +99,15 @@ class Recognisers:
 
     @asynccontextmanager
     async def recognition(self, asked: Mapping[str, Any], file: int | None = None) -> AsyncGenerator[Recognition, None]:
-        """Start a process that does what is asked; it ends with the block. `asked`: what is told to
-        `ForkedWorker.work`. `file`: a descriptor that it gets. Raises Died: it cannot be started."""
+        """Start a process that does what is asked; it ends with the block.
+
+        Args:
+            asked: what is told to `ForkedWorker.work`.
+            file: a descriptor that it gets.
+
+        Raises:
+            Died: it cannot be started.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             try:

@@ -52,8 +52,14 @@ def server_of(endpoint: Endpoint) -> uvicorn.Server:
 
 
 def listening(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that listen on all addresses of a host. `port`: 0 for any that is free. Raises UserError: the
-    address cannot be listened on."""
+    """Return sockets that listen on all addresses of a host.
+
+    Args:
+        port: 0 for any that is free.
+
+    Raises:
+        UserError: the address cannot be listened on.
+    """
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

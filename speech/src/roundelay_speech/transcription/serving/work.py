@@ -219,7 +219,14 @@ def _at_most(sound: Sound, seconds: float, length: _Length) -> Sound:
 
 def read_form(kind: str, body: BinaryIO) -> tuple[BinaryIO, Mapping[str, str]]:
     """Return the recording, `file`, as a file without a name, and all other fields by name; of several of one name the
-    last. `kind`: the Content-Type. Raises Refused: it is no form, a broken one, or one without a recording."""
+    last.
+
+    Args:
+        kind: the Content-Type.
+
+    Raises:
+        Refused: it is no form, a broken one, or one without a recording.
+    """
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Send multipart/form-data, with the recording as `file`.")
     headers = Headers({"content-type": kind})
