@@ -50,7 +50,11 @@ TRACE = "trace"
 
 
 def _on_death(wanted: str, strategy: Strategy) -> str:
-    """Return the policy that `training.on_death` means for this strategy. Raises UserError: it cannot do that."""
+    """Return the policy that `training.on_death` means for this strategy.
+
+    Raises:
+        UserError: it cannot do that.
+    """
     synchronous = strategy.traits.synchronous
     possible = ("stop", "go-on", "shrink", "replace") if synchronous else ("replace", "go-on", "stop")
     if wanted not in ("auto", *possible):
@@ -64,8 +68,11 @@ def _on_death(wanted: str, strategy: Strategy) -> str:
 
 
 def _several_hosts(recipe: Recipe, place: HostPlace, strategy: Strategy) -> Strategy:
-    """Return the strategy on several hosts: nodes are hosts, unless the recipe says how large they are. Raises
-    UserError: it cannot be trained like this."""
+    """Return the strategy on several hosts: nodes are hosts, unless the recipe says how large they are.
+
+    Raises:
+        UserError: it cannot be trained like this.
+    """
     training = recipe.training
     if training.runtime != "procs":
         raise UserError(f"training.runtime is {training.runtime}: hosts train together on procs. Start it on one host.")
@@ -90,7 +97,11 @@ def renumbered(stragglers: Sequence[str], former: Sequence[int]) -> list[str]:
 
 def make_job(recipe: Recipe, exp: Path | None = None, place: HostPlace | None = None) -> Job:
     """Return the job a recipe describes; a trace, if one is to be recorded, goes into the run directory `exp`. `place`
-    says which of several hosts this is. Raises UserError: what the recipe names is missing or does not fit together."""
+    says which of several hosts this is.
+
+    Raises:
+        UserError: what the recipe names is missing or does not fit together.
+    """
     corpus = read_summary(recipe.corpus)
     recipe = with_order(recipe, corpus.splits.get(TRAIN, {}).get("hours", 0.0))
     training = recipe.training
@@ -153,8 +164,11 @@ def _remarks(task: AcousticTask) -> tuple[str, ...]:
 
 
 def _task(recipe: Recipe) -> AcousticTask:
-    """Return the task of a recipe whose order is settled. Raises UserError: there is no such device, or no alignment;
-    objective, model and minibatch do not fit together."""
+    """Return the task of a recipe whose order is settled.
+
+    Raises:
+        UserError: there is no such device, or no alignment; objective, model and minibatch do not fit together.
+    """
     training = recipe.training
     _check_objective(recipe)
     if not recipe.unaligned and not (recipe.aligned / SUMMARY).is_file():
@@ -197,8 +211,11 @@ def _check_objective(recipe: Recipe) -> None:
 
 
 def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
-    """Return the strategy of the recipe, on one host or several. Raises UserError: it cannot be trained with so many
-    learners, or on several hosts."""
+    """Return the strategy of the recipe, on one host or several.
+
+    Raises:
+        UserError: it cannot be trained with so many learners, or on several hosts.
+    """
     training = recipe.training
     strategy = make_strategy(training.strategy, training.options).under(training.rate, not training.size.per_learner)
     if place is not None and not place.alone:
@@ -209,8 +226,11 @@ def _strategy(recipe: Recipe, place: HostPlace | None) -> Strategy:
 
 
 def _autocast(training: Training) -> bool:
-    """Return True if gradients are computed in bfloat16 where torch takes that for safe. Raises UserError: there is no
-    such device."""
+    """Return True if gradients are computed in bfloat16 where torch takes that for safe.
+
+    Raises:
+        UserError: there is no such device.
+    """
     if training.device == "cuda" and not torch.cuda.is_available():
         raise UserError("training.device is cuda: torch sees no GPU here. Choose cpu, or install torch for CUDA.")
     if training.precision == "auto":
@@ -219,7 +239,11 @@ def _autocast(training: Training) -> bool:
 
 
 def _stragglers(training: Training) -> tuple[Straggler, ...]:
-    """Return the learners made slow. Raises UserError: one is named twice, or does not exist."""
+    """Return the learners made slow.
+
+    Raises:
+        UserError: one is named twice, or does not exist.
+    """
     stragglers = tuple(parse_straggler(text) for text in training.stragglers)
     if twice := sorted({s.rank for s in stragglers if [t.rank for t in stragglers].count(s.rank) > 1}):
         raise UserError(f"stragglers: learner {twice[0]} is named twice. Give each one handicap.")

@@ -50,8 +50,11 @@ class Targets(ABC):
 
     @abstractmethod
     def examples(self, network: AcousticNetwork) -> AcousticExamples:
-        """Return the examples of all splits, drawn as the network wants them. Raises UserError: no training or held-out
-        examples, or the network cannot train on them."""
+        """Return the examples of all splits, drawn as the network wants them.
+
+        Raises:
+            UserError: no training or held-out examples, or the network cannot train on them.
+        """
 
     @abstractmethod
     def frames(self, examples: AcousticExamples) -> int:
@@ -175,7 +178,10 @@ class AcousticTask(Task):
 
     def targets(self) -> Targets:
         """Return features and what is to be learned of them; of a large corpus as all processes of a host map them.
-        Raises UserError: corpus or alignment is missing or broken."""
+
+        Raises:
+            UserError: corpus or alignment is missing or broken.
+        """
         if self.units is not None:
             return Units(self.corpus, self.units, self.subsampling, self.objective)
         assert self.alignment is not None

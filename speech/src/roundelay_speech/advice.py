@@ -21,14 +21,20 @@ from roundelay_speech.recipes.recipe import Recipe, load_recipe
 
 
 def probed(source: str, overrides: Sequence[str], machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
-    """Return `probed_recipe` of the recipe of this name or file. Raises UserError: as `load_recipe` and
-    `probed_recipe`."""
+    """Return `probed_recipe` of the recipe of this name or file.
+
+    Raises:
+        UserError: as `load_recipe` and `probed_recipe`.
+    """
     return probed_recipe(load_recipe(source, overrides), machines)
 
 
 def probed_recipe(recipe: Recipe, machines: Machines) -> tuple[VirtualCluster, AdviceTask]:
-    """Return the machines with the recipe's model, and its task. Raises UserError: as `make_job`: corpus or alignment
-    are missing."""
+    """Return the machines with the recipe's model, and its task.
+
+    Raises:
+        UserError: as `make_job`: corpus or alignment are missing.
+    """
     task, learner = task_of_recipe(recipe, learners := machines.learners * machines.count)
     seconds = _seconds(learner, EpochPlan(0, learner.examples, task.frames * learners, learners, 0), machines)
     size = recipe.training.size
@@ -53,8 +59,11 @@ def _seconds(learner: Learner, plan: EpochPlan, machines: Machines) -> float:
 
 
 def task_of_recipe(recipe: Recipe, learners: int) -> tuple[AdviceTask, Learner]:
-    """Return the recipe's task, so many epochs as its schedule has at most, and a learner of it. Raises as `make_job`
-    does."""
+    """Return the recipe's task, so many epochs as its schedule has at most, and a learner of it.
+
+    Raises:
+        UserError: as `make_job`.
+    """
     job = make_job(recipe)
     learner = job.cluster.task.build()
     task = AdviceTask(

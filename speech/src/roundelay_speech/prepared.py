@@ -73,7 +73,11 @@ class Corpus:
         return [name for name in self.splits if self.unlabelled or name != TRAIN]
 
     def features(self) -> FeatureStore:
-        """Open the features. Raises UserError: they are missing, broken, or belong to other utterances."""
+        """Open the features.
+
+        Raises:
+            UserError: they are missing, broken, or belong to other utterances.
+        """
         store = FeatureStore.open(self.folder / self.feature_folder)
         if absent := [u.id for u in self.utterances if u.id not in store]:
             raise UserError(
@@ -84,7 +88,11 @@ class Corpus:
 
     def transcripts(self, split: str) -> list[str]:
         """Return transcripts of a split, each once: copies of an utterance say nothing new. Those of absent shards are
-        among them. Raises UserError: the corpus is unlabelled."""
+        among them.
+
+        Raises:
+            UserError: the corpus is unlabelled.
+        """
         self.check_labelled()
         if split == TRAIN and self.absent_shards:
             return list(self.train_transcripts)
@@ -125,8 +133,11 @@ class CorpusSummary:
 
 
 def read_summary(folder: Path) -> CorpusSummary:
-    """Return the summary of a prepared corpus, all files held to their checksums. Raises UserError: the folder is not
-    one, or one of its files is missing or broken."""
+    """Return the summary of a prepared corpus, all files held to their checksums.
+
+    Raises:
+        UserError: the folder is not one, or one of its files is missing or broken.
+    """
     summary = _read_corpus_json(folder)
     try:
         sizes = {str(name): {key: float(n) for key, n in one.items()} for name, one in summary["splits"].items()}
@@ -155,8 +166,11 @@ def _read_corpus_json(folder: Path) -> dict[str, Any]:
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read a prepared corpus. Where some shards of its training features are not here it is a smaller one. Raises
-    UserError: the folder is not one, or one of its files is missing or broken."""
+    """Read a prepared corpus. Where some shards of its training features are not here it is a smaller one.
+
+    Raises:
+        UserError: the folder is not one, or one of its files is missing or broken.
+    """
     summary = _read_corpus_json(folder)
     try:
         names = list(summary["splits"])
@@ -192,8 +206,11 @@ def load_corpus(folder: Path) -> Corpus:
 
 
 def write_prepared(corpus: Corpus) -> None:
-    """Write everything of a prepared corpus but its features, `corpus.json` last. Raises UserError: an id occurs in two
-    splits; the disk is full."""
+    """Write everything of a prepared corpus but its features, `corpus.json` last.
+
+    Raises:
+        UserError: an id occurs in two splits; the disk is full.
+    """
     check_splits(corpus.splits, corpus.unlabelled)
     # While the folder is a mixture of old and new it must not look prepared.
     (corpus.folder / CORPUS).unlink(missing_ok=True)
@@ -258,8 +275,11 @@ def check_splits(splits: Mapping[str, Sequence[Utterance]], unlabelled: bool = F
 
 
 def has_words(split: str, utterances: Sequence[Utterance]) -> bool:
-    """Return True if all utterances of a split have transcripts, False if none has. Raises UserError: some have, and
-    others not."""
+    """Return True if all utterances of a split have transcripts, False if none has.
+
+    Raises:
+        UserError: some have, and others not.
+    """
     without = [u.id for u in utterances if not u.words]
     if without and len(without) < len(utterances):
         raise UserError(

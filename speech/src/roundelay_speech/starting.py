@@ -152,7 +152,11 @@ def _started(recipe: Recipe, init: Init, learner: ModuleLearner) -> Beginning:
 
 
 def _source(recipe: Recipe, path: Path, init: Init, module: AcousticNetwork) -> _Source:
-    """Return the model that `path` names. Raises UserError: there is none, or it was trained on other features."""
+    """Return the model that `path` names.
+
+    Raises:
+        UserError: there is none, or it was trained on other features.
+    """
     if path.is_dir() and (networks := sorted(path.glob(f"{PACKED_NETWORK}*/{MODEL}"))):
         if len(networks) > 1:
             known = ", ".join(str(network.parent) for network in networks)
@@ -196,7 +200,11 @@ def _model(recipe: Recipe, path: Path) -> _Source:
 
 
 def _best(exp: Path) -> Path:
-    """Return the JSON of the checkpoint with the lowest held-out loss so far. Raises UserError: there is none."""
+    """Return the JSON of the checkpoint with the lowest held-out loss so far.
+
+    Raises:
+        UserError: there is none.
+    """
     newest = latest(exp / FOLDER)
     if newest is None:
         raise UserError(f"init.model: {exp} has no checkpoint. Give a run directory in which something was trained.")
@@ -221,8 +229,11 @@ def _checkpoint(path: Path, module: AcousticNetwork) -> _Source:
 
 
 def _named(row: Tensor, module: AcousticNetwork, path: Path) -> dict[str, Tensor]:
-    """Return the row (P,) by name, of a network like `module` that may have another number of tied states. Raises
-    UserError: it is of another network."""
+    """Return the row (P,) by name, of a network like `module` that may have another number of tied states.
+
+    Raises:
+        UserError: it is of another network.
+    """
     parameters, ours = dict(module.named_parameters()), _output(module)
     others = sum(p.numel() for name, p in parameters.items() if name not in ours)
     per_state = sum(parameters[name].numel() // len(parameters[name]) for name in ours)
@@ -267,8 +278,11 @@ def _check_targets(source: _Source, recipe: Recipe) -> None:
 
 
 def _fit(layers: Mapping[str, Tensor], source: _Source, init: Init, module: AcousticNetwork) -> None:
-    """Write the source's layers into `layers`, those of the learner's model by name. Raises UserError: a layer is
-    missing, or has another shape; names all of them."""
+    """Write the source's layers into `layers`, those of the learner's model by name.
+
+    Raises:
+        UserError: a layer is missing, or has another shape; names all of them.
+    """
     output, wrong = _output(module), []
     theirs = _places(name for name in source.tensors if not name.startswith(("frontend.", "prior")))
     for place, name in _places(layers).items():

@@ -42,7 +42,11 @@ class AcousticModel:
 
     def features(self, corpus: Corpus, exp: Path, splits: Sequence[str] = ()) -> FeatureStore:
         """Return the features of these splits of a corpus (none: of all) that this model, of the run `exp`,
-        understands. Raises UserError: they differ from those it was trained on: in sampling rate, frames or columns."""
+        understands.
+
+        Raises:
+            UserError: they differ from those it was trained on: in sampling rate, frames or columns.
+        """
         return features_for(corpus, self.module.frontend.parts, self.input, str(exp), splits)
 
     def check(self, corpus: Corpus, exp: Path) -> None:
@@ -73,8 +77,11 @@ def check_trained(exp: Path) -> None:
 
 
 def load_model(exp: Path) -> AcousticModel:
-    """Return the model a run left in its directory. Raises UserError: training has not finished, or the files do not
-    belong together."""
+    """Return the model a run left in its directory.
+
+    Raises:
+        UserError: training has not finished, or the files do not belong together.
+    """
     check_trained(exp)
     path, meta_path = exp / MODEL, exp / MODEL_META
     told = read_checked(meta_path, f"Restore it, or train again with another --exp than {exp}.")

@@ -51,8 +51,11 @@ class TrainingIndex:
 
     @classmethod
     def make(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """Return the index of a corpus and its alignment, both read whole and held to their checksums. Raises
-        UserError: one of them is missing or broken."""
+        """Return the index of a corpus and its alignment, both read whole and held to their checksums.
+
+        Raises:
+            UserError: one of them is missing or broken.
+        """
         prepared, aligned = load_corpus(corpus), Alignment.load(alignment)
         store = prepared.features()
         splits = {
@@ -63,8 +66,11 @@ class TrainingIndex:
 
     @classmethod
     def open(cls, corpus: Path, alignment: Path) -> "TrainingIndex":
-        """Return the index that is there, or a new one where there is none, or one of other files. Raises UserError:
-        corpus or alignment is missing or broken."""
+        """Return the index that is there, or a new one where there is none, or one of other files.
+
+        Raises:
+            UserError: corpus or alignment is missing or broken.
+        """
         folder, wanted = alignment / FOLDER, _made_from(corpus, alignment)
         try:
             with _locked(folder, fcntl.LOCK_SH):

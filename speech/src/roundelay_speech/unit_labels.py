@@ -12,8 +12,11 @@ from roundelay_speech.units.base import UnitsConfig, UnitSet
 
 
 def units_of(config: UnitsConfig, corpus: Corpus) -> UnitSet:
-    """Return the units of a corpus: the same for equal lexica and training transcripts. Raises UserError: a transcript
-    has a character that is reserved."""
+    """Return the units of a corpus: the same for equal lexica and training transcripts.
+
+    Raises:
+        UserError: a transcript has a character that is reserved.
+    """
     return config.units(corpus.lexicon, corpus.transcripts(TRAIN))
 
 

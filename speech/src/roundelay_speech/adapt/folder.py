@@ -90,8 +90,11 @@ def save_models(
 
 
 def load_models(folder: Path) -> tuple[Models, npt.NDArray[np.int32]]:
-    """Return models for transforms, and the pdfs (T,) of training frames, as `save_models` wrote them. Raises
-    UserError: it is missing or damaged."""
+    """Return models for transforms, and the pdfs (T,) of training frames, as `save_models` wrote them.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
     _check(folder, MODELS)
     try:
         with np.load(folder / _PROJECTION, allow_pickle=False) as file:
@@ -122,7 +125,11 @@ def save_vectors(folder: Path, models: VectorModels, made_from: Mapping[str, Any
 
 
 def load_vectors(folder: Path) -> VectorModels:
-    """Return models for vectors, as `save_vectors` wrote them. Raises UserError: it is missing or damaged."""
+    """Return models for vectors, as `save_vectors` wrote them.
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
     _check(folder, VECTORS)
     try:
         with np.load(folder / _EXTRACTOR, allow_pickle=False) as file:

@@ -59,7 +59,11 @@ class VectorModels:
 
 
 def raw_cepstra(store: FeatureStore) -> Float32:
-    """Return (T, C): cepstra of the first filterbank as they are. Raises UserError: the store has no filterbank."""
+    """Return (T, C): cepstra of the first filterbank as they are.
+
+    Raises:
+        UserError: the store has no filterbank.
+    """
     columns = store.filterbank()
     store.must_be_whole("vectors of speakers are of")
     return store.array[:, columns] @ cepstral_matrix(columns.stop - columns.start)

@@ -34,8 +34,11 @@ _SEED: Final = 0
 
 
 def with_distortions(utterances: Sequence[Utterance], kinds: Sequence[str]) -> list[Utterance]:
-    """Return the utterances, then a distorted copy of each original; the kinds take turns. Raises UserError: a kind is
-    unknown, or is there twice."""
+    """Return the utterances, then a distorted copy of each original; the kinds take turns.
+
+    Raises:
+        UserError: a kind is unknown, or is there twice.
+    """
     if odd := [k for k in kinds if k not in DISTORTIONS] or [k for k in kinds if kinds.count(k) > 1]:
         raise UserError(f"distortion {odd[0]!r}: give some of {', '.join(DISTORTIONS)}, each once.")
     originals = [u for u in utterances if not u.copied] if kinds else []

@@ -64,15 +64,22 @@ def read_audio(utterance: Utterance, folder: Path, rate: int | None = None) -> S
 
 
 def audio_length(path: Path) -> tuple[int, int]:
-    """Return the sampling rate in Hz and the number of samples per channel, from the header. Raises AudioError: the
-    file is missing, unreadable, cut short or empty."""
+    """Return the sampling rate in Hz and the number of samples per channel, from the header.
+
+    Raises:
+        AudioError: the file is missing, unreadable, cut short or empty.
+    """
     return audio_shape(path)[:2]
 
 
 def whole_recording(
     name: str, path: Path, speaker: str, text: str, gender: str | None = None, subset: str | None = None
 ) -> Utterance:
-    """Return a file as one utterance. Raises AudioError: it cannot be used."""
+    """Return a file as one utterance.
+
+    Raises:
+        AudioError: it cannot be used.
+    """
     rate, samples = audio_length(path)
     return Utterance(
         id=name,
@@ -101,7 +108,10 @@ def audio_shape(path: Path) -> tuple[int, int, int]:
 
 def channel_levels(utterance: Utterance, folder: Path, seconds: float = 60.0) -> list[float]:
     """Return the root mean square of every channel of an utterance's recording, over its first `seconds` at most.
-    Raises AudioError: the file cannot be read, or ends before the utterance begins."""
+
+    Raises:
+        AudioError: the file cannot be read, or ends before the utterance begins.
+    """
     path = audio_path(utterance, folder)
     try:
         with hushed(path), opened(path) as file:
@@ -153,7 +163,11 @@ def hushed(path: Path) -> Iterator[list[str]]:
 
 @contextmanager
 def opened(path: Path) -> Iterator[SoundFile]:
-    """Open the file. Raises Unusable: whatever goes wrong with it, also while the block reads."""
+    """Open the file.
+
+    Raises:
+        Unusable: whatever goes wrong with it, also while the block reads.
+    """
     try:
         _check_whole(path)
         with soundfile.SoundFile(path) as file:

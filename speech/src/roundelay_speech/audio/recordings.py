@@ -13,7 +13,11 @@ KINDS = frozenset(
 
 
 def recordings_below(folder: Path) -> list[Path]:
-    """Return all recordings in a folder and in those below it, sorted. Raises UserError: there is none."""
+    """Return all recordings in a folder and in those below it, sorted.
+
+    Raises:
+        UserError: there is none.
+    """
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower()[1:] in KINDS and path.is_file())
     if not paths:
         raise UserError(

@@ -54,8 +54,12 @@ class Sound:
 
 @contextmanager
 def open_sound(path: Path) -> Iterator[Sound]:
-    """Open a recording, to be read once from beginning to end. Raises AudioError: it is missing, empty, cut short, of a
-    kind that nothing here reads, or holds NaN or infinity; also while its blocks are read."""
+    """Open a recording, to be read once from beginning to end.
+
+    Raises:
+        AudioError: it is missing, empty, cut short, of a kind that nothing here reads, or holds NaN or infinity; also
+            while its blocks are read.
+    """
     try:
         with _opened_somehow(path) as sound:
             if not LOWEST_RATE <= sound.rate <= HIGHEST_RATE or not 1 <= sound.channels <= MOST_CHANNELS:

@@ -28,8 +28,11 @@ _FINEST_STEP = 2000  # and their products with a ratio of sampling rates up to t
 
 
 def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[Utterance]:
-    """Return the utterances, then their copies at each speed but 1. Raises UserError: a speed is not between 0.5 and 2,
-    or is there twice."""
+    """Return the utterances, then their copies at each speed but 1.
+
+    Raises:
+        UserError: a speed is not between 0.5 and 2, or is there twice.
+    """
     if odd := [speed for speed in speeds if not 0.5 <= speed <= 2] or [s for s in speeds if speeds.count(s) > 1]:
         raise UserError(f"speed {odd[0]:g}: give speeds from 0.5 to 2, each once, for example 0.9 and 1.1.")
     copies = [

@@ -43,8 +43,11 @@ class SphereHeader:
 
 
 def read_header(path: Path) -> SphereHeader:
-    """Read and check the header; of plain samples also that all that are declared are there. Raises AudioError: the
-    file is missing, not SPHERE, faulty or cut short; names the file and the byte."""
+    """Read and check the header; of plain samples also that all that are declared are there.
+
+    Raises:
+        AudioError: the file is missing, not SPHERE, faulty or cut short; names the file and the byte.
+    """
     try:
         with open(path, "rb") as file:
             head = file.read(16)

@@ -173,8 +173,11 @@ def _choose(options: argparse.Namespace, place: "HostPlace | None") -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Find slips in recipe and overrides. Raises UserError: as `check_recipe`; says so where several values were meant
-    to be trained."""
+    """Find slips in recipe and overrides.
+
+    Raises:
+        UserError: as `check_recipe`; says so where several values were meant to be trained.
+    """
     from roundelay.core.strategy_text import split_outside_brackets
     from roundelay_speech.recipes.known import check_recipe
 

@@ -209,8 +209,12 @@ def prepare_lhotse(
 
 
 def prepare_utterances(read: ReadUtterances, lexicon: Lexicon, preparation: Preparation, progress: Progress) -> Corpus:
-    """Check utterances, compute their features and write the prepared corpus. Raises UserError: anything wrong with the
-    input, all problems of a kind together; more than the share of a split that may be left out would be."""
+    """Check utterances, compute their features and write the prepared corpus.
+
+    Raises:
+        UserError: anything wrong with the input, all problems of a kind together; more than the share of a split that
+            may be left out would be.
+    """
     data, options, splits, given = preparation.data, preparation.options, read.splits, read.given
     gone = {split: list(read.left_out.get(split, ())) for split in splits}
     check_shares(gone, splits, options.max_bad_share)  # before a split that lost all is taken for an empty one
@@ -335,8 +339,11 @@ def change_features(
     workers: int | None = None,
     on_bad: BadPolicy = "error",
 ) -> Corpus:
-    """Give a prepared corpus other features, and its training split copies (those it had go). Raises UserError: it is
-    not prepared; anything wrong with the features' sources."""
+    """Give a prepared corpus other features, and its training split copies (those it had go).
+
+    Raises:
+        UserError: it is not prepared; anything wrong with the features' sources.
+    """
     corpus = load_corpus(data)
     splits = {name: [u for u in some if not u.copied] for name, some in corpus.splits.items()}
     if copies != NO_COPIES:

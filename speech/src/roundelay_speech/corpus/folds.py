@@ -84,8 +84,11 @@ def fold(corpus: Corpus, parts: Sequence[Sequence[str]], number: int, folder: Pa
 
 
 def write_fold(made: Corpus, corpus: Corpus) -> None:
-    """Write the corpus of a fold, unless it is there: with a link to the features of the whole. Raises UserError:
-    another one is there."""
+    """Write the corpus of a fold, unless it is there: with a link to the features of the whole.
+
+    Raises:
+        UserError: another one is there.
+    """
     if (made.folder / CORPUS).is_file():
         if load_corpus(made.folder).splits != made.splits:
             raise UserError(

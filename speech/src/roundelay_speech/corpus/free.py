@@ -35,8 +35,11 @@ def download(corpus: Wanted, source: Path, progress: Progress, *, with_lexicon: 
 
 
 def parts_of(resource: int, known: Mapping[str, str], parts: Sequence[str]) -> tuple[Remote, ...]:
-    """Return the archives of these parts of a resource of OpenSLR; `known` has the checksum of each part. Raises
-    UserError: there is no such part."""
+    """Return the archives of these parts of a resource of OpenSLR; `known` has the checksum of each part.
+
+    Raises:
+        UserError: there is no such part.
+    """
     if odd := [part for part in parts if part not in known]:
         raise UserError(f"--download: there is no part {', '.join(odd)}; choose from {', '.join(known)}.")
     return tuple(Remote(f"{OPENSLR}/{resource}/{part}.tar.gz", known[part]) for part in dict.fromkeys(parts))

@@ -14,8 +14,11 @@ from roundelay_speech.prepared import Corpus
 
 
 def prepare_named(name: str, request: Request, progress: Progress) -> Corpus:
-    """Load what is asked for, and prepare the corpus `name`. Raises UserError: an option this corpus has no use for or
-    lacks; everything that loading and preparing find."""
+    """Load what is asked for, and prepare the corpus `name`.
+
+    Raises:
+        UserError: an option this corpus has no use for or lacks; everything that loading and preparing find.
+    """
     reader = READERS[name]
     _check(reader, request)
     source, lexicon = request.source, request.lexicon

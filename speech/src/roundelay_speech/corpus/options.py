@@ -30,8 +30,11 @@ class Copies:
     distortions: tuple[str, ...] = ()  # kinds of other sounds, one copy of each utterance: see audio/distortion.py
 
     def added(self, utterances: Sequence[Utterance]) -> list[Utterance]:
-        """Return the utterances, then all copies of them. Raises UserError: a speed, warp or kind that there is not;
-        nobody to be warped."""
+        """Return the utterances, then all copies of them.
+
+        Raises:
+            UserError: a speed, warp or kind that there is not; nobody to be warped.
+        """
         return with_distortions(warped(perturbed(utterances, self.speeds), self.warps), self.distortions)
 
 

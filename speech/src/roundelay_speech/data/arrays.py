@@ -32,8 +32,11 @@ an error of zlib."""
 
 
 def map_array(path: Path) -> Any:
-    """Return the array in a .npy file, mapped to memory and not read yet. Raises ValueError: the file is missing, or
-    holds no array; names it."""
+    """Return the array in a .npy file, mapped to memory and not read yet.
+
+    Raises:
+        ValueError: the file is missing, or holds no array; names it.
+    """
     try:
         with np.errstate(over="raise"):  # a size that is too large for any memory is none
             return np.load(path, mmap_mode="r", allow_pickle=False)

@@ -86,8 +86,11 @@ _WANTED = {str: "text", float: "a number", int: "a whole number"}
 
 
 def write_manifest(path: Path, utterances: Sequence[Utterance], *, words: bool = True) -> None:
-    """Write the utterances in their order, atomically; with `words` False their transcripts may be empty. Raises
-    UserError: an utterance that `read_manifest` would refuse; all of them are listed."""
+    """Write the utterances in their order, atomically; with `words` False their transcripts may be empty.
+
+    Raises:
+        UserError: an utterance that `read_manifest` would refuse; all of them are listed.
+    """
     problems = [f"{utterance.id}: {problem}" for utterance in utterances for problem in problems_of(utterance, words)]
     problems += [f"{name}: the id occurs more than once" for name in repeated(u.id for u in utterances)]
     if problems:

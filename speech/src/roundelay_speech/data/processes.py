@@ -31,8 +31,11 @@ class Workers:
         self._pool, self._width = pool, width
 
     def in_order(self, function: Callable[[B], R], batches: Iterable[B]) -> Iterator[R]:
-        """Yield function(batch) for every batch, in order; batches are taken only as fast as they are worked on. Raises
-        UserError: a worker was killed."""
+        """Yield function(batch) for every batch, in order; batches are taken only as fast as they are worked on.
+
+        Raises:
+            UserError: a worker was killed.
+        """
         pending: deque[Future[R]] = deque()
         try:
             for batch in batches:
@@ -47,8 +50,11 @@ class Workers:
 
 @contextmanager
 def start_workers(workers: int, initializer: Callable[..., None], *initargs: Any) -> Iterator[Workers]:
-    """Start processes, each of which calls `initializer(*initargs)` first; they end with the block. Raises UserError:
-    they do not start."""
+    """Start processes, each of which calls `initializer(*initargs)` first; they end with the block.
+
+    Raises:
+        UserError: they do not start.
+    """
     # Not fork: the caller may run threads (torch does), and a fork of a threaded process can hang.
     context = multiprocessing.get_context("spawn") if of_the_script(initializer) else SpawnWithoutScript()
     pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(initializer, initargs))

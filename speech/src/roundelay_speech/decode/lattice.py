@@ -126,7 +126,11 @@ def word_lattice(
 
 
 def _deterministic(fst: Fst, most: int) -> Fst:
-    """Return the acceptor with each string once. Raises Unbounded: it would have more than `most` states."""
+    """Return the acceptor with each string once.
+
+    Raises:
+        Unbounded: it would have more than `most` states.
+    """
     words = kaldifst.StdVectorFst(fst)
     kaldifst.rmepsilon(words)  # a fiftieth of the states are left, so that a try is cheap
     try:

@@ -138,8 +138,12 @@ class Decoders:
     def search(
         self, loglikes: Iterable[tuple[str, Float32]], options: Search, progress: Progress | None = None
     ) -> Batch:
-        """Return all that is asked for, of each utterance. Raises UserError: scale or beam are not positive, too few
-        paths; names the utterance whose log-likelihoods cannot be used."""
+        """Return all that is asked for, of each utterance.
+
+        Raises:
+            UserError: scale or beam are not positive, too few paths; names the utterance whose log-likelihoods cannot
+                be used.
+        """
         if not options.scale > 0.0:
             raise UserError(f"The acoustic scale {options.scale} is not above 0; 0.05 to 0.25 is usual.")
         if not options.beam > 0.0:

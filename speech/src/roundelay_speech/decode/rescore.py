@@ -136,8 +136,11 @@ class Rescorer:
 
 
 def rescorer_of(graph_folder: Path, model: Scorer) -> Rescorer:
-    """Return the rescorer of lattices that the graph in a folder makes, with the grammar that lies beside it. Raises
-    UserError: no graph and grammar in the folder; the model has none of its words."""
+    """Return the rescorer of lattices that the graph in a folder makes, with the grammar that lies beside it.
+
+    Raises:
+        UserError: no graph and grammar in the folder; the model has none of its words.
+    """
     return Rescorer(load_words(graph_folder), PathScorer(read_arpa(graph_folder / LM_FILE)), model)
 
 

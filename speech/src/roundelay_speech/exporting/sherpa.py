@@ -48,8 +48,11 @@ class SherpaCtc(nn.Module):
 
 
 def sherpa_ctc(model: AcousticModel, scores: UtteranceScores, name: str) -> SherpaCtc:
-    """Return the model of the run or folder `name` as sherpa-onnx calls it. Raises UserError: it has no units, or hears
-    features that sherpa-onnx cannot compute."""
+    """Return the model of the run or folder `name` as sherpa-onnx calls it.
+
+    Raises:
+        UserError: it has no units, or hears features that sherpa-onnx cannot compute.
+    """
     if model.units is None or model.units.hmm is not None:
         has = "tied states" if model.units is None else "states of phones"
         raise UserError(

@@ -139,8 +139,11 @@ def streams(model: AcousticModel) -> bool:
 
 
 def sherpa_chunks(model: AcousticModel, packed: PackedNetwork | None, name: str) -> SherpaChunks:
-    """Return the model of the folder `name`, which sherpa-onnx can take, as it calls it while somebody speaks. Raises
-    UserError: it was not packed; attention sees no chunk before its own."""
+    """Return the model of the folder `name`, which sherpa-onnx can take, as it calls it while somebody speaks.
+
+    Raises:
+        UserError: it was not packed; attention sees no chunk before its own.
+    """
     network = model.module
     assert isinstance(network, Conformer)
     if packed is None:

@@ -74,8 +74,11 @@ def _longer(features: Tensor, before: int, after: int) -> Tensor:
 
 
 def utterance_scores(model: AcousticModel, name: str) -> UtteranceScores:
-    """Return the model of the run or folder `name`, as others call it. Raises UserError: it is decoded in overlapping
-    windows, not in one pass."""
+    """Return the model of the run or folder `name`, as others call it.
+
+    Raises:
+        UserError: it is decoded in overlapping windows, not in one pass.
+    """
     network = model.module
     if isinstance(network, SequenceNetwork) and network.pieces.at_test.chunk is not None:
         raise UserError(
@@ -135,8 +138,11 @@ class CombinedScores(nn.Module):
 
 
 def combined_scores(models: Sequence[AcousticModel], packed: PackedModel, folder: Path) -> CombinedScores:
-    """Return the networks of the packed model in `folder`, as others call them. Raises UserError: a network cannot be
-    exported; they have rows for different frames."""
+    """Return the networks of the packed model in `folder`, as others call them.
+
+    Raises:
+        UserError: a network cannot be exported; they have rows for different frames.
+    """
     members = [
         utterance_scores(model, str(folder / one.folder)) for model, one in zip(models, packed.networks, strict=True)
     ]

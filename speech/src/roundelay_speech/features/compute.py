@@ -251,8 +251,11 @@ def _forecast(waiting: Sequence[Utterance], workers: int, utterances: int) -> st
 def _sound(
     partial: Partial, utterances: Sequence[Utterance], on_bad: BadPolicy
 ) -> tuple[list[Utterance], list[LeftOut]]:
-    """Return utterances that have features, and those that have none, with reasons. Raises UserError: there are such
-    and may not be, or nothing is left; not all have as many features."""
+    """Return utterances that have features, and those that have none, with reasons.
+
+    Raises:
+        UserError: there are such and may not be, or nothing is left; not all have as many features.
+    """
     left_out = [LeftOut(u.id, reason) for u in utterances if (reason := partial.entries[u.id].reason)]
     kept = [u for u in utterances if not partial.entries[u.id].reason]
     if left_out and (on_bad == "error" or not kept):

@@ -35,7 +35,11 @@ class Matrices:
 
     @classmethod
     def open(cls, source: Path) -> "Matrices":
-        """Look at a source. Raises UserError: there is none of that name, or of a kind that can be read."""
+        """Look at a source.
+
+        Raises:
+            UserError: there is none of that name, or of a kind that can be read.
+        """
         if source.is_dir():
             return cls(source, {}, {})
         if source.suffix == ".scp":
@@ -51,7 +55,11 @@ class Matrices:
 
     def get(self, utterance: str, speaker: str | None = None) -> Float32:
         """Return the matrix (T, F) of an utterance, or where it has none that of its speaker; a vector (F,) becomes (1,
-        F). Raises ExternalError: there is none, it is broken, or it holds NaN or infinity."""
+        F).
+
+        Raises:
+            ExternalError: there is none, it is broken, or it holds NaN or infinity.
+        """
         try:
             found = self._found(utterance)
             if found is None and speaker is not None:

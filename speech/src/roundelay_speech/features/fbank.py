@@ -161,8 +161,12 @@ def band_centres(config: FbankConfig, sampling_rate: int) -> NDArray[np.float64]
 
 @lru_cache(maxsize=8)
 def mel_filters(config: FbankConfig, sampling_rate: int, points: int, warp: float = 1.0) -> torch.Tensor:
-    """Return (P/2, F): triangles on the mel scale, 1 at their centres. Raises UserError: the band edges are out of
-    order or leave no room for the warp, or a filter is so narrow that it holds no point of the spectrum."""
+    """Return (P/2, F): triangles on the mel scale, 1 at their centres.
+
+    Raises:
+        UserError: the band edges are out of order or leave no room for the warp, or a filter is so narrow that it holds
+            no point of the spectrum.
+    """
     nyquist = sampling_rate / 2
     low, high = config.low_freq, config.high_freq if config.high_freq > 0 else nyquist + config.high_freq
     if config.num_bins < 1 or not 0 <= low < high <= nyquist:
@@ -195,7 +199,11 @@ def warped_frequencies(
     hertz: NDArray[np.float64], low: float, high: float, nyquist: float, warp: float
 ) -> NDArray[np.float64]:
     """Return frequencies, any shape, between `low` and `high` (Hz), moved to f / warp, with straight lines to both
-    ends. Raises UserError: the range is too narrow for that."""
+    ends.
+
+    Raises:
+        UserError: the range is too narrow for that.
+    """
     first, last = VTLN_LOW * max(1.0, warp), (nyquist + VTLN_HIGH) * min(1.0, warp)
     bends = np.array([low, first, last, high])
     moved = np.array([low, first / warp, last / warp, high])

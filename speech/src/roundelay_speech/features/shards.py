@@ -109,7 +109,11 @@ def shard_files(folder: Path) -> list[Path]:
 
 
 def _piece(folder: Path, stretch: StoreStretch, index: Mapping[str, Any], offsets: Integers, width: int) -> FilePiece:
-    """Return the file of a stretch, if it is of these features. Raises UserError: it is missing, or of others."""
+    """Return the file of a stretch, if it is of these features.
+
+    Raises:
+        UserError: it is missing, or of others.
+    """
     where = folder / SHARDS / stretch.name
     if not (where / SHARD).is_file():
         raise UserError(f"{where}: missing (no {SHARD}). Every host needs it: copy it to this one.")

@@ -92,8 +92,11 @@ class FeatureStore:
 
     @classmethod
     def open(cls, folder: Path) -> "FeatureStore":
-        """Open a store; `folder` is the one that holds index.json (DATA/fbank40). Raises UserError: no store there, or
-        its files do not belong together."""
+        """Open a store; `folder` is the one that holds index.json (DATA/fbank40).
+
+        Raises:
+            UserError: no store there, or its files do not belong together.
+        """
         if not (folder / INDEX).is_file():
             raise UserError(f"{folder}: no features here (no {INDEX}). Run `roundelay prepare` to compute them.")
         remedy = f"Delete {folder} and run `roundelay prepare` again."
@@ -163,7 +166,11 @@ class FeatureStore:
             )
 
     def position(self, utterance: str) -> int:
-        """Return the place of an utterance in `utterance_ids`. Raises UserError: it has no features."""
+        """Return the place of an utterance in `utterance_ids`.
+
+        Raises:
+            UserError: it has no features.
+        """
         try:
             return self.positions[utterance]
         except KeyError:
@@ -200,7 +207,11 @@ class FeatureStore:
         return {part.name: slice(end - part.width, end) for part, end in zip(self.parts, ends, strict=True)}
 
     def filterbank(self) -> slice:
-        """Return the columns of the first filterbank. Raises UserError: the store has none."""
+        """Return the columns of the first filterbank.
+
+        Raises:
+            UserError: the store has none.
+        """
         for part in self.parts:
             if part.filterbank:
                 return self.columns[part.name]

@@ -37,8 +37,11 @@ NO_WARPS: Final = Warps()
 
 
 def group_of(text: str) -> str | frozenset[str]:
-    """Return a group by its name, or the speakers that a file lists, the first word of each line. Raises UserError:
-    neither."""
+    """Return a group by its name, or the speakers that a file lists, the first word of each line.
+
+    Raises:
+        UserError: neither.
+    """
     if text in GROUPS:
         return text
     try:
@@ -51,8 +54,12 @@ def group_of(text: str) -> str | frozenset[str]:
 
 
 def warped(utterances: Sequence[Utterance], warps: Warps) -> list[Utterance]:
-    """Return the utterances, then the copies at each factor but 1, of originals alone. Raises UserError: a factor is
-    not between 0.8 and 1.25, or is there twice; the group is empty, or nobody is known to be in it."""
+    """Return the utterances, then the copies at each factor but 1, of originals alone.
+
+    Raises:
+        UserError: a factor is not between 0.8 and 1.25, or is there twice; the group is empty, or nobody is known to be
+            in it.
+    """
     factors = warps.factors
     if odd := [f for f in factors if not 0.8 <= f <= 1.25] or [f for f in factors if factors.count(f) > 1]:
         raise UserError(f"warp {odd[0]:g}: give factors from 0.8 to 1.25, each once, for example 0.9 and 1.1.")

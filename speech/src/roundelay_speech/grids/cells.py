@@ -22,8 +22,11 @@ class RecipeConfiguration(Configuration):
     base: Recipe  # with the values of the axes
 
     def recipe(self, seed: int) -> Recipe:
-        """Return the recipe of a training under `seed`; of a virtual cluster its first learners take part. Raises
-        UserError: the recipe, or its virtual cluster, does not allow so many learners."""
+        """Return the recipe of a training under `seed`; of a virtual cluster its first learners take part.
+
+        Raises:
+            UserError: the recipe, or its virtual cluster, does not allow so many learners.
+        """
         training = dataclasses.replace(
             self.base.training,
             strategy=self.strategy.name,
@@ -45,7 +48,11 @@ def of_recipe(configuration: Configuration) -> RecipeConfiguration:
 
 
 def recipe_of(cell: Cell) -> Recipe:
-    """Return the recipe that a cell trains. Raises as `RecipeConfiguration.recipe` does."""
+    """Return the recipe that a cell trains.
+
+    Raises:
+        UserError: as `RecipeConfiguration.recipe`.
+    """
     return of_recipe(cell.configuration).recipe(cell.seed)
 
 

@@ -149,8 +149,11 @@ class _FoldWork(RecipeWork):
 
 
 def _pooled(folds: Folds) -> Pooled:
-    """Return the errors of all folds together, and write them. Raises UserError: a fold diverged, so that there is
-    nothing to score."""
+    """Return the errors of all folds together, and write them.
+
+    Raises:
+        UserError: a fold diverged, so that there is nothing to score.
+    """
     heard: dict[str, list[str]] = {}
     spoken = [u for made in folds.corpora for u in made.splits[TEST]]
     for made, cell in zip(folds.corpora, folds.cells, strict=True):

@@ -29,7 +29,11 @@ class RecipeTrials(Trials):
     def of(
         cls, source: str, overrides: Sequence[str], contenders: Contenders, rates: Sequence[float], folder: Path
     ) -> "RecipeTrials":
-        """Return the trials of a recipe at these rates, or at those of `FACTORS`. Raises as `plan` does."""
+        """Return the trials of a recipe at these rates, or at those of `FACTORS`.
+
+        Raises:
+            UserError: as `plan`.
+        """
         base = load_recipe(source, read_axes(overrides).overrides)
         tried = tuple(rates) or tuple(factor * base.schedule.learning_rate for factor in FACTORS)
         grid = plan(source, overrides, replace(contenders, tune=[_tried(tried)]), folder)

@@ -117,7 +117,11 @@ class Alignment:
 
     @classmethod
     def load(cls, folder: Path) -> "Alignment":
-        """Read and check an alignment. Raises UserError: the folder holds none, or its files do not belong together."""
+        """Read and check an alignment.
+
+        Raises:
+            UserError: the folder holds none, or its files do not belong together.
+        """
         summary = require_summary(folder)
         try:
             tree = DecisionTree.from_json(read_json(folder / TREE))
@@ -141,8 +145,11 @@ class Alignment:
 
 
 def read_summary(folder: Path) -> AlignSummary | None:
-    """Return the summary of an alignment; None if there is no (complete) one. Raises UserError: align.json is not what
-    this version writes, or a file it names is damaged."""
+    """Return the summary of an alignment; None if there is no (complete) one.
+
+    Raises:
+        UserError: align.json is not what this version writes, or a file it names is damaged.
+    """
     path = folder / SUMMARY
     if not path.is_file():
         return None
@@ -158,8 +165,11 @@ def read_summary(folder: Path) -> AlignSummary | None:
 
 
 def require_summary(folder: Path) -> AlignSummary:
-    """Return the summary of an alignment that must be there. Raises UserError: there is no (complete) one; as
-    `read_summary`."""
+    """Return the summary of an alignment that must be there.
+
+    Raises:
+        UserError: there is no (complete) one; as `read_summary`.
+    """
     summary = read_summary(folder)
     if summary is None:
         raise UserError(

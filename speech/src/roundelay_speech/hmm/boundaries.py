@@ -127,8 +127,11 @@ def synthesised_boundaries(corpus: Corpus, alignment: Path) -> list[str]:
 def boundary_errors(
     alignment: Alignment, store: FeatureStore, times: Path, utterances: Sequence[str]
 ) -> BoundaryErrors:
-    """Compare the aligned ones of these utterances with the phone times in a file of the synthesiser. Raises UserError:
-    the file is missing or is not one of phone times; no phone could be compared."""
+    """Compare the aligned ones of these utterances with the phone times in a file of the synthesiser.
+
+    Raises:
+        UserError: the file is missing or is not one of phone times; no phone could be compared.
+    """
     wanted, errors, unmatched = set(utterances), [], 0
     for name, known in read_phone_times(times):
         if name not in wanted:

@@ -214,7 +214,11 @@ def save_mixtures(path: Path, mixtures: Mixtures) -> None:
 
 
 def load_mixtures(path: Path) -> Mixtures:
-    """Read what `save_mixtures` wrote. Raises UserError: missing or broken file."""
+    """Read what `save_mixtures` wrote.
+
+    Raises:
+        UserError: missing or broken file.
+    """
     try:
         with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
             fields = {name: file[name] for name in ("weights", "means", "variances", "first", "floor")}

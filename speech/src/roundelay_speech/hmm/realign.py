@@ -77,7 +77,10 @@ def realign(
     config: RealignConfig = RealignConfig(),
 ) -> AlignSummary:
     """Align all splits again, with the tying of an alignment and anybody's log-likelihoods, into the folder `out`.
-    Raises UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus."""
+
+    Raises:
+        UserError: as `train_alignments`; `alignment` or the log-likelihoods do not fit the corpus.
+    """
     loglikes_of, made_by = scores.of, scores.made_by
     task = Task.of(corpus, store, made_by, config.deciding())
     if (there := task.already(out)) is not None:

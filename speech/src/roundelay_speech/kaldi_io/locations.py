@@ -28,8 +28,11 @@ class Location:
 
 
 def parse_location(where: str, folder: Path = Path()) -> Location:
-    """Take `FILE[:BYTE][RANGE]` apart; a relative FILE is in `folder`. Raises ArchiveError: it is a pipe, the standard
-    input, or a range that is none."""
+    """Take `FILE[:BYTE][RANGE]` apart; a relative FILE is in `folder`.
+
+    Raises:
+        ArchiveError: it is a pipe, the standard input, or a range that is none.
+    """
     if where.startswith("|") or where.endswith("|"):
         raise ArchiveError(
             f"`{where}` is a pipe, and commands in script files are not run: run it yourself and name the file it makes"
@@ -68,8 +71,11 @@ def _file(name: str, folder: Path) -> Path:
 
 
 def read_scp(path: Path) -> dict[str, str]:
-    """Return key -> the rest of its line (see `parse_location`), in the order of the file. Raises ArchiveError: no such
-    file, not text, an empty file, a key twice or alone on its line; all faults are listed."""
+    """Return key -> the rest of its line (see `parse_location`), in the order of the file.
+
+    Raises:
+        ArchiveError: no such file, not text, an empty file, a key twice or alone on its line; all faults are listed.
+    """
     problems: list[str] = []
     table = read_table(path, problems)
     if problems:

@@ -220,7 +220,11 @@ def _is_spelled(word: str) -> bool:
 
 
 def train_g2p(lexicon: Lexicon, *, order: int = ORDER, progress: Progress = _NOBODY) -> G2p:
-    """Learn from all pronunciations of a dictionary. Raises UserError: fewer than LEAST_WORDS words to learn from."""
+    """Learn from all pronunciations of a dictionary.
+
+    Raises:
+        UserError: fewer than LEAST_WORDS words to learn from.
+    """
     spoken = [
         (spelling(word), phones)
         for word, variants in sorted(lexicon.pronunciations.items())
@@ -267,7 +271,11 @@ def save_g2p(path: Path, model: G2p) -> None:
 
 
 def load_g2p(path: Path) -> G2p:
-    """Read what `save_g2p` wrote. Raises UserError: no such file, or not such a file."""
+    """Read what `save_g2p` wrote.
+
+    Raises:
+        UserError: no such file, or not such a file.
+    """
     try:
         value = json.loads(read_packed(path, MOST_TEXT))
         if value["version"] != G2P_VERSION:

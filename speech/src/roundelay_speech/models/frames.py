@@ -79,8 +79,11 @@ class LabelledFrames:
         return tuple(runs.within([(one.first, one.end)]).frames if one.here else -1 for one in self._store.shards)
 
     def train_on(self, shards: tuple[int, ...]) -> None:
-        """Make these shards, all here, the training split from now on; none: everything that is here. Raises UserError:
-        one is not here."""
+        """Make these shards, all here, the training split from now on; none: everything that is here.
+
+        Raises:
+            UserError: one is not here.
+        """
         if shards == self._now or self._all_here is None:
             return
         stored = self._store.shards

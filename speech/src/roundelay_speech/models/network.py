@@ -56,8 +56,11 @@ class AcousticNetwork(nn.Module, ABC):
         """Return the labelled frames of all splits, drawn the way this network wants them, in that order."""
 
     def utterances(self, store: FeatureStore, splits: Mapping[str, LabelledUtterances]) -> UtteranceExamples:
-        """Return the labelled utterances of all splits, drawn whole. Raises UserError: the network does not train on
-        whole utterances."""
+        """Return the labelled utterances of all splits, drawn whole.
+
+        Raises:
+            UserError: the network does not train on whole utterances.
+        """
         raise UserError(
             "training.objective needs whole utterances, which this model does not train on: choose model.name=blstm, "
             "conformer or tdnnf, with model.chunk=null."
@@ -74,8 +77,11 @@ class AcousticNetwork(nn.Module, ABC):
         return None
 
     def in_chunks(self, frames: int) -> "AcousticNetwork":
-        """Return the network with the same parameters, evaluated in chunks of so many frames. Raises UserError: it was
-        not trained for that."""
+        """Return the network with the same parameters, evaluated in chunks of so many frames.
+
+        Raises:
+            UserError: it was not trained for that.
+        """
         raise UserError(
             f"Chunks of {frames} frames: this {type(self).__name__.lower()} was not trained for them. A conformer that "
             "was trained with model.dynamic_chunks=true can be evaluated in chunks of any size."
@@ -92,8 +98,11 @@ class NetworkConfig(ABC):
 
     @abstractmethod
     def network(self, features: Columns, states: int) -> AcousticNetwork:
-        """Return the network for these stored features, and so many tied states. Raises UserError: it cannot be built
-        for such features."""
+        """Return the network for these stored features, and so many tied states.
+
+        Raises:
+            UserError: it cannot be built for such features.
+        """
 
 
 class FrameNetwork(AcousticNetwork):

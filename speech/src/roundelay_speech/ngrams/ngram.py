@@ -228,7 +228,10 @@ class Restricted:
 
 def restrict(model: Arpa, vocabulary: Collection[str]) -> Restricted:
     """Leave out every n-gram that holds a word outside the vocabulary (their probability is lost, not shared out).
-    Raises UserError: no word is left."""
+
+    Raises:
+        UserError: no word is left.
+    """
     known = {*vocabulary, BEGIN, END}
     missing = tuple(sorted(word for word in model.vocabulary if word not in known))
     keep_word = np.array([word in known for word in model.words])

@@ -139,8 +139,11 @@ def _rates(utterances: Sequence[Utterance], rate: int) -> list[str]:
 
 
 def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress: Progress) -> tuple[HeardSpeech, str]:
-    """Return the utterances that the model is sure of, with the words that it finds in them; and a remark. Raises
-    UserError: it is sure of none, or never says how sure it is."""
+    """Return the utterances that the model is sure of, with the words that it finds in them; and a remark.
+
+    Raises:
+        UserError: it is sure of none, or never says how sure it is.
+    """
     if least is None:
         raise UserError(
             "The speech has no transcripts. Write down what is said; or have the model learn its own words, which may "
@@ -177,8 +180,11 @@ def _transcribed(model: Model, heard: HeardSpeech, least: float | None, progress
 
 
 def _enough(labelled: LabelledSpeech, heard: HeardSpeech) -> float:
-    """Return seconds of speech that is trained on. Raises UserError: too little of it, or speech and transcripts do not
-    belong together."""
+    """Return seconds of speech that is trained on.
+
+    Raises:
+        UserError: too little of it, or speech and transcripts do not belong together.
+    """
     used = set(labelled.used)
     seconds = sum(u.duration for u in heard.utterances if u.id in used)
     if 2 * len(labelled.left_out) > len(heard.utterances):
@@ -256,7 +262,11 @@ def new_words(model: Model, utterances: Sequence[Utterance]) -> list[str]:
 
 def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: Progress) -> tuple[Path, str]:
     """Return the folder of the model with words of transcripts that it does not recognise, and a remark that names
-    them. Raises UserError: the pronunciation of one is unknown; names all."""
+    them.
+
+    Raises:
+        UserError: the pronunciation of one is unknown; names all.
+    """
     listed, out = scratch / "said.txt", scratch / "said"
     guesses = {} if model.columns.spelled(new) is not None else _guesses(model, new)
     write_text(listed, "".join(f"{word}\n" for word in new))
@@ -268,8 +278,11 @@ def with_said_words(model: Model, new: Sequence[str], scratch: Path, progress: P
 
 
 def _guesses(model: Model, words: Sequence[str]) -> dict[str, Pronunciation]:
-    """Return guessed pronunciations of the words that no dictionary has. Raises UserError: some cannot be guessed;
-    names all."""
+    """Return guessed pronunciations of the words that no dictionary has.
+
+    Raises:
+        UserError: some cannot be guessed; names all.
+    """
     known = known_words(model)
     guesser = load_g2p(model.folder / G2P) if (model.folder / G2P).is_file() else None
     found, lacking = dict[str, Pronunciation](), list[str]()

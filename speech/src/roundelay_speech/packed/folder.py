@@ -121,7 +121,11 @@ class PackedModel:
 
 
 def within(name: str, value: float, least: float, most: float) -> None:
-    """Hold a setting to what it can be. Raises UserError: it is less or more, or no number."""
+    """Hold a setting to what it can be.
+
+    Raises:
+        UserError: it is less or more, or no number.
+    """
     if not least <= value <= most:
         raise UserError(f"{name} is {value:g}: expected {least:g} to {most:g}.")
 
@@ -174,7 +178,10 @@ def read_packed(folder: Path) -> PackedModel:
 
 
 def read_evidence(folder: Path) -> Evidence | None:
-    """Read the evidence of words that were said; None where an earlier version packed it. Raises UserError: the file is
-    not one that `roundelay pack` writes."""
+    """Read the evidence of words that were said; None where an earlier version packed it.
+
+    Raises:
+        UserError: the file is not one that `roundelay pack` writes.
+    """
     path = folder / EVIDENCE_FILE
     return build(Evidence, read_json(path), str(path)) if path.is_file() else None

@@ -64,7 +64,10 @@ class GrowingScores:
 
 def in_chunks(model: Model, frames: int) -> Model:
     """Return the model with its networks evaluated in chunks of so many frames: fewer are sooner, more are better.
-    Raises UserError: a network was not trained for that."""
+
+    Raises:
+        UserError: a network was not trained for that.
+    """
     hearings = []
     for hearing in model.hearings:
         network = replace(hearing.model, module=hearing.model.module.in_chunks(frames))

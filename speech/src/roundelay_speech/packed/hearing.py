@@ -122,8 +122,11 @@ class Hearing:
 
 
 def checked(samples: Float32) -> Float32:
-    """Return the samples, if they can be heard. Raises UserError: not one channel of float32 between -1 and 1, or NaN
-    or infinity among them."""
+    """Return the samples, if they can be heard.
+
+    Raises:
+        UserError: not one channel of float32 between -1 and 1, or NaN or infinity among them.
+    """
     if samples.ndim != 1:
         raise UserError(f"Samples of one channel are expected, (N,), not an array of shape {samples.shape}.")
     if samples.dtype != np.float32:

@@ -48,8 +48,11 @@ class HeardSpeech:
 
     @classmethod
     def of(cls, model: Model, data: SpeechData, utterances: Sequence[Utterance], progress: Progress) -> "HeardSpeech":
-        """Compute the features of utterances. Speakers are normalised by all of their speech among them. Raises
-        UserError: audio that cannot be used."""
+        """Compute the features of utterances. Speakers are normalised by all of their speech among them.
+
+        Raises:
+            UserError: audio that cannot be used.
+        """
         progress.start("listening", len(utterances))
         features = []
         for utterance in utterances:

@@ -158,8 +158,11 @@ def _check_graph(exp: Path, recipe: Recipe) -> None:
 
 
 def computed_features(member: EnsembleMember) -> FeatureConfig:
-    """Return the features that a network hears, as they are computed of audio. Raises UserError: some of them come from
-    elsewhere."""
+    """Return the features that a network hears, as they are computed of audio.
+
+    Raises:
+        UserError: some of them come from elsewhere.
+    """
     store = member.store
     config = config_of(store)
     if config.externals:
@@ -181,7 +184,11 @@ def config_of(store: FeatureStore) -> FeatureConfig:
 
 
 def _one_rate(members: Sequence[EnsembleMember]) -> int:
-    """Return the sampling rate of all runs, in Hz. Raises UserError: they have several."""
+    """Return the sampling rate of all runs, in Hz.
+
+    Raises:
+        UserError: they have several.
+    """
     rates = {member.store.sampling_rate: member.exp for member in members}
     if len(rates) > 1:
         told = ", ".join(f"{exp} {rate:,} Hz" for rate, exp in rates.items())
@@ -247,8 +254,11 @@ def refuse_existing(out: Path) -> None:
 
 @contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """Make a folder beside `out` that becomes it at the end, or is removed. Raises UserError: `out` exists, or cannot
-    be written."""
+    """Make a folder beside `out` that becomes it at the end, or is removed.
+
+    Raises:
+        UserError: `out` exists, or cannot be written.
+    """
     refuse_existing(out)
     folder = out.with_name(f".{out.name}.{getpid()}.part")
     try:

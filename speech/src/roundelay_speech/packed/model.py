@@ -237,8 +237,11 @@ class Model:
     # One step after the other ---------------------------------------------------------------------------------------
 
     def features(self, samples: Float32) -> PieceFeatures:
-        """Return features of samples (N,), the same as `roundelay prepare` computes. Raises UserError: not float32 of
-        one channel, or NaN or infinity among them."""
+        """Return features of samples (N,), the same as `roundelay prepare` computes.
+
+        Raises:
+            UserError: not float32 of one channel, or NaN or infinity among them.
+        """
         samples = checked(samples)
         found: list[Float32] = []
         for number, hearing in enumerate(self.hearings):
@@ -319,7 +322,11 @@ class Model:
 
     def recognise(self, samples: Float32, *, times: bool = True, asked: Wishes = WORDS_ALONE) -> Transcript:
         """Return the words of one speaker's samples (N,), float32 between -1 and 1 at `sample_rate`; none where they
-        are shorter than a frame. Raises UserError: not such samples."""
+        are shorter than a frame.
+
+        Raises:
+            UserError: not such samples.
+        """
         return self.recognise_pieces([samples], times=times, asked=asked)[0]
 
     def recognise_pieces(
@@ -441,8 +448,11 @@ class Model:
 
 
 def load_model(folder: Path | str) -> Model:
-    """Return the packed model in a folder, or the one of that name that comes with the package. Raises UserError: not a
-    packed model, one of a later version, or a file of it is missing or damaged (names it)."""
+    """Return the packed model in a folder, or the one of that name that comes with the package.
+
+    Raises:
+        UserError: not a packed model, one of a later version, or a file of it is missing or damaged (names it).
+    """
     folder = model_folder(folder)
     packed = read_packed(folder)
     try:
@@ -456,8 +466,11 @@ def load_model(folder: Path | str) -> Model:
 
 
 def _check(model: Model) -> None:
-    """Hold the parts of a model to each other: each may be whole, and of another model. Raises UserError: they do not
-    fit, or a word has characters that a terminal would obey."""
+    """Hold the parts of a model to each other: each may be whole, and of another model.
+
+    Raises:
+        UserError: they do not fit, or a word has characters that a terminal would obey.
+    """
     for number, word in enumerate(model.graph.words, 1):
         if not word.isprintable() and any(_acts(character) for character in word):
             raise UserError(f"{WORDS_FILE}:{number}: {word!r} has control characters.")

@@ -58,8 +58,11 @@ class Rewording:
 
 
 def reword(source: Path, options: Rewording, progress: Progress) -> Card:
-    """Make a packed model with other words; the network and the settings of the search stay. Raises UserError: not a
-    packed model; one that is rescored; the folder exists; a word without pronunciation."""
+    """Make a packed model with other words; the network and the settings of the search stay.
+
+    Raises:
+        UserError: not a packed model; one that is rescored; the folder exists; a word without pronunciation.
+    """
     refuse_existing(options.out)
     packed = read_packed(source)
     if packed.rescored:

@@ -100,8 +100,11 @@ class TrainedOn:
 def train_on(
     model: Model, network: int, speech: tuple[HeardSpeech, LabelledSpeech], how: SmallSteps, progress: Progress
 ) -> TrainedOn:
-    """Train one network of a packed model on; the model itself is not what it was after that. Raises UserError: the
-    loss is no number any more."""
+    """Train one network of a packed model on; the model itself is not what it was after that.
+
+    Raises:
+        UserError: the loss is no number any more.
+    """
     heard, labelled = speech
     module, store = model.hearings[network].model.module, heard.store(model, network)
     objective: Objective

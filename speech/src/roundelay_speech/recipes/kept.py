@@ -52,14 +52,22 @@ def kept_recipe(exp: Path, overrides: Sequence[str] = (), corpus: Path | None = 
 
 
 def read_kept(exp: Path) -> dict[str, Any]:
-    """Return the mapping in the run's recipe.yaml, as it is written there. Raises UserError: not a run directory."""
+    """Return the mapping in the run's recipe.yaml, as it is written there.
+
+    Raises:
+        UserError: not a run directory.
+    """
     check_run(exp)
     return as_it_was(read_yaml(exp / RECIPE))
 
 
 def with_kept_order(recipe: Recipe, exp: Path) -> Recipe:
     """Return the recipe with the order of an epoch that the run in `exp` has, where it leaves the order to the corpus:
-    so that the two can be compared without looking at the corpus. Raises UserError: not a run directory."""
+    so that the two can be compared without looking at the corpus.
+
+    Raises:
+        UserError: not a run directory.
+    """
     if recipe.training.order != "auto":
         return recipe
     order = as_it_was(read_kept(exp))["training"]["order"]

@@ -96,7 +96,11 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 def apply_overrides(mapping: dict[str, Any], overrides: Sequence[str]) -> None:
     """Apply `section.key=value` from the command line. One of two options of which a recipe may have one takes the
-    place of the other. Raises UserError: an override that is none."""
+    place of the other.
+
+    Raises:
+        UserError: an override that is none.
+    """
     for assignment in overrides:
         override(mapping, assignment)
     given = {tuple(text.partition("=")[0].split(".")[:2]) for text in overrides}
@@ -124,7 +128,11 @@ def check_recipe(source: str, overrides: Sequence[str] = ()) -> None:
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Check overrides of a recipe that is read later, as `check_recipe`. Raises as `check_recipe` does."""
+    """Check overrides of a recipe that is read later, as `check_recipe`.
+
+    Raises:
+        UserError: as `check_recipe`.
+    """
     mapping: dict[str, Any] = {"name": "", "corpus": "", "alignment": ""}
     apply_overrides(mapping, overrides)
     check_mapping(mapping)

@@ -94,7 +94,11 @@ class Training(HostOptions):
             raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
 
     def _check_minibatch(self) -> None:
-        """Settle the size of a minibatch. Raises UserError: it is given twice, or too small."""
+        """Settle the size of a minibatch.
+
+        Raises:
+            UserError: it is given twice, or too small.
+        """
         if self.minibatch is None and self.minibatch_per_learner is None:
             object.__setattr__(self, "minibatch", MINIBATCH)
         if self.minibatch is not None and self.minibatch_per_learner is not None:
@@ -211,7 +215,11 @@ class Recipe:
 
     @property
     def aligned(self) -> Path:
-        """The folder of the alignment. Raises UserError: the recipe has none."""
+        """The folder of the alignment.
+
+        Raises:
+            UserError: the recipe has none.
+        """
         if self.alignment is None:
             raise UserError(
                 f"the recipe {self.name} has no alignment, and tied states are needed here. Give alignment=DIR, the "
@@ -228,7 +236,10 @@ class Recipe:
 
 def load_recipe(source: str, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe in file `source`, or the packaged one of that name, with `section.key=value` overrides applied.
-    Raises UserError: no such recipe, or an option in it is unknown or has a wrong value; names the dotted key."""
+
+    Raises:
+        UserError: no such recipe, or an option in it is unknown or has a wrong value; names the dotted key.
+    """
     mapping = read_recipe(source, overrides)
     _read_cluster(mapping)
     return build(Recipe, mapping)

@@ -166,7 +166,11 @@ class Adapted:
 
     @classmethod
     def read(cls, folder: Path) -> "Adapted":
-        """Return the finished adaptation in a folder. Raises UserError: nothing finished, or it is damaged."""
+        """Return the finished adaptation in a folder.
+
+        Raises:
+            UserError: nothing finished, or it is damaged.
+        """
         if not (folder / files.DONE).is_file():
             raise UserError(f"{folder}: no finished adaptation here (no {files.DONE}). Run `roundelay adapt` first.")
         told = read_checked(folder / files.DONE, f"Delete {folder} and run `roundelay adapt` again.", skip=files.LARGE)

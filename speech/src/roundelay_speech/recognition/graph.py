@@ -74,7 +74,11 @@ def searched(
     exp: Path, recipe: Recipe, own: Corpus, columns: Columns, progress: Progress, said: str
 ) -> Iterator[SearchedGraph]:
     """Provide the search that the recipe of the run in `exp` asks for, with all it needs; worker processes end with the
-    block. `said` is told with its graph. Raises UserError: words, language model and columns do not fit together."""
+    block. `said` is told with its graph.
+
+    Raises:
+        UserError: words, language model and columns do not fit together.
+    """
     config = recipe.decode
     if isinstance(columns, UnitsAndBlank) and isinstance(config.graph, CtcGraph) and config.graph.search != "words":
         yield SearchedGraph(SpelledWords(columns, config.graph), columns, None)

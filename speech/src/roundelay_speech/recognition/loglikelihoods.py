@@ -31,7 +31,11 @@ class Source(ABC):
 
     @abstractmethod
     def of(self, utterances: Sequence[Utterance]) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Yield utterance ids with (T, S) unscaled log-likelihoods. Raises UserError: an utterance has none."""
+        """Yield utterance ids with (T, S) unscaled log-likelihoods.
+
+        Raises:
+            UserError: an utterance has none.
+        """
 
     @abstractmethod
     def seconds(self, utterances: Sequence[Utterance], frames: int) -> float:

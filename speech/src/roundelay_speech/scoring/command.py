@@ -24,8 +24,12 @@ class Asked:
 
 
 def answers(asked: Asked, rules: Rules, wanted: OutputOptions) -> Iterator[str]:
-    """Score everything and say it, a text per case, with an empty line after those of several lines. Raises UserError:
-    a file without its partner, nothing to score, more than one thing to compare; as the readers and `counts.score`."""
+    """Score everything and say it, a text per case, with an empty line after those of several lines.
+
+    Raises:
+        UserError: a file without its partner, nothing to score, more than one thing to compare; as the readers and
+            `counts.score`.
+    """
     cases = _cases(asked, rules)
     several = len(cases) > 1
     others = _others(asked, rules, cases)

@@ -51,7 +51,11 @@ class Case:
     marked: bool = False  # whether the reference is in a format whose marks always have a meaning
 
     def score(self, rules: Rules) -> Score:
-        """Compare the two sides under these rules. Raises UserError: as `counts.score` and `glm.read_glm`."""
+        """Compare the two sides under these rules.
+
+        Raises:
+            UserError: as `counts.score` and `glm.read_glm`.
+        """
         refs, hyps = _rewritten(self.refs, "ref", rules), _rewritten(self.hyps, "hyp", rules)
         marked = self.marked or rules.marked or rules.glm is not None
         costs = SCLITE if rules.sclite_costs else FEWEST
@@ -67,7 +71,11 @@ def _rewritten(texts: Texts, purpose: Purpose, rules: Rules) -> Texts:
 
 
 def cases_of_run(exp: Path) -> list[Case]:
-    """Return every decoded split of a run directory. Raises UserError: nothing is decoded in it; a damaged file."""
+    """Return every decoded split of a run directory.
+
+    Raises:
+        UserError: nothing is decoded in it; a damaged file.
+    """
     found = sorted((exp / "decode").glob("*/hyp.trn"))
     if not found:
         raise UserError(f"{exp}: nothing decoded here. Run `roundelay decode {exp}` first.")
@@ -102,8 +110,11 @@ def write_groups(path: Path, groups: Groups) -> None:
 
 
 def read_groups(path: Path) -> dict[str, Group]:
-    """Return the inverse of `write_groups`. Raises UserError: the file is not what `write_groups` writes; names the
-    utterance."""
+    """Return the inverse of `write_groups`.
+
+    Raises:
+        UserError: the file is not what `write_groups` writes; names the utterance.
+    """
     value = read_json(path)
     if not isinstance(value, dict):
         raise UserError(f"{path}: expected speakers by utterance. Run `roundelay decode` again to rewrite it.")

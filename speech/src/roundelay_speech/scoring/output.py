@@ -39,8 +39,11 @@ class OutputOptions:
 
 
 def describe(name: str, result: Score, groups: Groups, wanted: OutputOptions) -> str:
-    """Return the `%WER` line and all that is wanted. Raises UserError: subsets or groups are wanted and there are none;
-    too few utterances or speakers for an interval."""
+    """Return the `%WER` line and all that is wanted.
+
+    Raises:
+        UserError: subsets or groups are wanted and there are none; too few utterances or speakers for an interval.
+    """
     unit = wanted.unit if wanted.interval else None
     lines = [f"{name}: {_line(result, groups, unit)}"]
     if wanted.subsets:

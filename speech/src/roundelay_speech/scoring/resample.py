@@ -54,7 +54,11 @@ class ConfidenceInterval:
 def bootstrap(
     result: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
-    """Return the interval of the word error rate (percentile method). Raises UserError: fewer than two units."""
+    """Return the interval of the word error rate (percentile method).
+
+    Raises:
+        UserError: fewer than two units.
+    """
     counts = unit_counts(result, groups or {}, unit)
     _enough(len(counts), unit)
     rates = np.concatenate([_rates(counts, draws) for draws in _draws(len(counts), samples, seed)])
@@ -65,7 +69,11 @@ def gap(
     a: Score, b: Score, groups: Groups, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> ConfidenceInterval:
     """Return the interval of A's word error rate minus B's, of one system on two sets of speech: units of each are
-    drawn by themselves. Raises UserError: fewer than two units of either."""
+    drawn by themselves.
+
+    Raises:
+        UserError: fewer than two units of either.
+    """
     found = []
     for number, result in enumerate((a, b)):
         counts = unit_counts(result, groups, unit)
@@ -104,8 +112,11 @@ class Comparison:
 def compare(
     a: Score, b: Score, groups: Groups | None = None, unit: Unit = "utterances", samples: int = SAMPLES, seed: int = 0
 ) -> Comparison:
-    """Test whether A and B differ, and which is better. Raises UserError: the two were not scored on the same
-    utterances with the same references; fewer than two units."""
+    """Test whether A and B differ, and which is better.
+
+    Raises:
+        UserError: the two were not scored on the same utterances with the same references; fewer than two units.
+    """
     _same_test(a, b)
     counts_a, counts_b = (unit_counts(result, groups or {}, unit) for result in (a, b))
     _enough(len(counts_a), unit)

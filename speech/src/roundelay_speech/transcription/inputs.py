@@ -59,7 +59,11 @@ def recordings(arguments: Sequence[str], standard_input: Path | None = None) -> 
 
 
 def spooled(stream: BinaryIO, path: Path, most: int = MOST_BYTES) -> Path:
-    """Return `path`, with all that comes from a stream. Raises UserError: nothing comes, or more than `most` bytes."""
+    """Return `path`, with all that comes from a stream.
+
+    Raises:
+        UserError: nothing comes, or more than `most` bytes.
+    """
     size = 0
     with open(path, "wb") as file:
         while block := stream.read(1 << 20):

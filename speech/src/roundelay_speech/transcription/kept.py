@@ -76,8 +76,11 @@ class TranscriptFolder:
         return kept if whole else None
 
     def write(self, recording: Recording, transcripts: Sequence[ChannelTranscript]) -> None:
-        """Write the transcripts of a recording, then its line. Raises UserError: the disk is full, or the folder cannot
-        be written."""
+        """Write the transcripts of a recording, then its line.
+
+        Raises:
+            UserError: the disk is full, or the folder cannot be written.
+        """
         kept = []
         for transcript in transcripts:
             text, file = FORMATS[self._extension](transcript), f"{transcript.name}.{self._extension}"

@@ -64,8 +64,11 @@ def references(
 
 
 def check_reference(path: Path, recordings: Collection[str]) -> None:
-    """Look at the reference before anything is recognised. Raises UserError: as `references`, where it has no line for
-    any of these recordings."""
+    """Look at the reference before anything is recognised.
+
+    Raises:
+        UserError: as `references`, where it has no line for any of these recordings.
+    """
     found = _said(path, recordings)
     if not any(name in found or _has_channels(name, found) or _with_speaker(path, name, found) for name in recordings):
         references(path, recordings)
@@ -128,7 +131,11 @@ def _with_speaker(path: Path, name: str, found: Mapping[str, object]) -> str | N
 
 def scored(path: Path, texts: Mapping[str, str], clean: Cleaner | None = None) -> tuple[Summary, list[str]]:
     """Count the word errors of transcripts, by name, in upper or lower case; and remark on what was changed in the
-    reference, and on sides that can hardly be of the same speech. Raises as `references` does."""
+    reference, and on sides that can hardly be of the same speech.
+
+    Raises:
+        UserError: as `references`.
+    """
     changes = Counter[Change]()
     wanted = references(path, texts, clean, changes)
     heard = {name: text.upper().split() for name, text in texts.items()}

@@ -187,7 +187,11 @@ class Finished:
 
     @property
     def text(self) -> str:
-        """The words of all channels, a line each. Raises UserError: there is a problem in place of words."""
+        """The words of all channels, a line each.
+
+        Raises:
+            UserError: there is a problem in place of words.
+        """
         if self.problem:
             raise UserError(self.problem)
         return "\n".join(channel.text for channel in self.transcripts)

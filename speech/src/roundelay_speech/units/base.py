@@ -80,7 +80,11 @@ class UnitSet:
         return tuple(found) if all(unit in self.numbers for unit in found) else None
 
     def words(self, units: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that pieces spell. Raises ValueError: units are phones."""
+        """Return the words that pieces spell.
+
+        Raises:
+            ValueError: units are phones.
+        """
         if not self.spelled:
             raise ValueError("phones spell no words")
         return tuple("".join(units).replace(WORD_START, " ").split())
@@ -93,8 +97,11 @@ class UnitsConfig(ABC):
 
     @abstractmethod
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
-        """Return the units of a corpus: a function of its lexicon and training transcripts alone. Raises UserError:
-        they have a name that is reserved."""
+        """Return the units of a corpus: a function of its lexicon and training transcripts alone.
+
+        Raises:
+            UserError: they have a name that is reserved.
+        """
 
 
 def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
@@ -109,8 +116,11 @@ def merged(pieces: Sequence[str], left: str, right: str) -> list[str]:
 
 
 def characters_of(words: Iterable[str]) -> tuple[str, ...]:
-    """Return the mark of a beginning, then all characters of the words, sorted. Raises UserError: a word has that mark
-    in it; names it."""
+    """Return the mark of a beginning, then all characters of the words, sorted.
+
+    Raises:
+        UserError: a word has that mark in it; names it.
+    """
     every: set[str] = set()
     for word in words:
         if WORD_START in word:

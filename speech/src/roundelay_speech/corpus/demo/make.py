@@ -78,8 +78,11 @@ class _Line:
 
 
 def prepare_demo(data: Path, progress: Progress, *, seed: int = 0, size: DemoSize = DemoSize()) -> Corpus:
-    """Synthesise the corpus into `data` and prepare it; the same seed and size give the same bytes. Raises UserError:
-    the extra `demo` is not installed; the synthesiser fails; the disk is full."""
+    """Synthesise the corpus into `data` and prepare it; the same seed and size give the same bytes.
+
+    Raises:
+        UserError: the extra `demo` is not installed; the synthesiser fails; the disk is full.
+    """
     need("demo", "The demo corpus, which is spoken by espeak-ng,")
     script = {split: _script(split, seed, count) for split, count in dataclasses.asdict(size).items()}
     made = {

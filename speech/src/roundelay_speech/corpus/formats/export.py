@@ -65,8 +65,11 @@ def export_kaldi(
 
 
 def export_lhotse(corpus: Corpus, out: Path, *, splits: Sequence[str] = ()) -> list[Exported]:
-    """Write OUT/{recordings,supervisions,cuts}_SPLIT.jsonl.gz and OUT/lexicon.txt. Raises UserError: a corpus without
-    audio, audio missing, a full disk."""
+    """Write OUT/{recordings,supervisions,cuts}_SPLIT.jsonl.gz and OUT/lexicon.txt.
+
+    Raises:
+        UserError: a corpus without audio, audio missing, a full disk.
+    """
     refuse_ours(out)
     if not corpus.audio:
         raise UserError(

@@ -94,8 +94,11 @@ def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[li
 def read_data_dir_with(
     directory: Path, root: Path, options: KaldiOptions = KaldiOptions(), progress: Progress | None = None
 ) -> DataDir:
-    """Read as `read_data_dir_by` does, with all options. Raises as that does; a broken or missing matrix
-    of features is like missing audio."""
+    """Read as `read_data_dir_by` does, with all options.
+
+    Raises:
+        UserError: as `read_data_dir`, listing everything; a broken or missing matrix of features is like missing audio.
+    """
     if not directory.is_dir():
         raise UserError(f"{directory}: no such folder; expected a Kaldi data directory (wav.scp, text, utt2spk).")
     progress = progress or Silent()

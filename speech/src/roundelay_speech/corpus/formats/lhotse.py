@@ -59,8 +59,11 @@ class _Reading:
 
 
 def find_parts(source: Path) -> dict[str, dict[str, Path]]:
-    """Return the parts in a folder, and in folders inside it (then FOLDER or FOLDER/PART): part -> kind -> file. Raises
-    UserError: no such folder, no manifests in it, or two files for the same."""
+    """Return the parts in a folder, and in folders inside it (then FOLDER or FOLDER/PART): part -> kind -> file.
+
+    Raises:
+        UserError: no such folder, no manifests in it, or two files for the same.
+    """
     if not source.is_dir():
         raise UserError(f"{source}: no such folder; `--source` must name the folder of the Lhotse manifests.")
     parts: dict[str, dict[str, Path]] = {}

@@ -58,8 +58,11 @@ def special(cut: Mapping[str, Any]) -> str | None:
 
 
 def one_channel(named: int | Sequence[int], wanted: int | None) -> int:
-    """Return the channel of a supervision that names one or several. Raises Unusable: it names several, and none of
-    them is wanted."""
+    """Return the channel of a supervision that names one or several.
+
+    Raises:
+        Unusable: it names several, and none of them is wanted.
+    """
     if isinstance(named, int):
         return named
     if len(named) == 1:

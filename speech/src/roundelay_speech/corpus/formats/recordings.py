@@ -55,8 +55,12 @@ class RecordingFolder:
 
 
 def read_recordings(folder: Path, options: RecordingOptions, progress: Progress) -> RecordingFolder:
-    """Read a folder of recordings. Raises UserError: no folder, or no recording in it; a line of `text` of no
-    recording; under `error`, recordings that cannot be used, all listed."""
+    """Read a folder of recordings.
+
+    Raises:
+        UserError: no folder, or no recording in it; a line of `text` of no recording; under `error`, recordings that
+            cannot be used, all listed.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; expected recordings in it.")
     named = unique_names([(path.stem, path) for path in recordings_below(folder)])
@@ -104,7 +108,11 @@ def _words(folder: Path, named: Mapping[str, Path]) -> dict[str, str]:
 def _utterances(
     name: str, path: Path, folder: Path, words: str, options: RecordingOptions
 ) -> tuple[list[Utterance], int]:
-    """Return the utterances of a recording, and its number of channels. Raises AudioError: it cannot be used."""
+    """Return the utterances of a recording, and its number of channels.
+
+    Raises:
+        AudioError: it cannot be used.
+    """
     file = _readable(name, path.absolute(), options.converted)
     rate, samples, channels = audio_shape(file)
     channel = options.channel or 0
@@ -153,7 +161,11 @@ def _pieces(path: Path, channel: int, rate: int, samples: int) -> list[tuple[int
 
 
 def _readable(name: str, path: Path, converted: Path) -> Path:
-    """Return the file, or the WAV that is made of it. Raises AudioError: it cannot be read."""
+    """Return the file, or the WAV that is made of it.
+
+    Raises:
+        AudioError: it cannot be read.
+    """
     try:
         with hushed(path), soundfile.SoundFile(path):
             return path

@@ -35,8 +35,11 @@ class InspectOptions:
 
 
 def inspect_corpus(folder: Path, options: InspectOptions, progress: Progress) -> Inspection:
-    """Inspect a prepared corpus or Kaldi data directories; nothing is written. Raises UserError: there is no corpus;
-    its faults are findings."""
+    """Inspect a prepared corpus or Kaldi data directories; nothing is written.
+
+    Raises:
+        UserError: there is no corpus; its faults are findings.
+    """
     corpus = open_corpus(folder, options.splits, options.root, options.lexicon, progress)
     found = [*corpus.findings, *_rates(corpus), *people_findings(corpus.splits)]
     sounds: dict[str, dict[str, SoundFacts]] | None = None

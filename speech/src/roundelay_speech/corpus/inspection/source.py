@@ -94,8 +94,11 @@ def _kaldi(
 
 
 def _directories(folder: Path) -> dict[str, str]:
-    """Return data directories of a folder by the split they seem to be; the folder itself if it is one. Raises
-    UserError: there is none."""
+    """Return data directories of a folder by the split they seem to be; the folder itself if it is one.
+
+    Raises:
+        UserError: there is none.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder; give a prepared corpus or a folder of Kaldi data directories.")
     if _is_data(folder):

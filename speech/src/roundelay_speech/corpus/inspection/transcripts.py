@@ -132,7 +132,10 @@ def _characters(utterance: Utterance) -> int:
 
 
 def alignment_findings(folder: Path) -> list[Finding]:
-    """Return findings of `roundelay align`, which compared every training utterance with transcripts of others. Raises
-    UserError: the folder holds no alignment."""
+    """Return findings of `roundelay align`, which compared every training utterance with transcripts of others.
+
+    Raises:
+        UserError: the folder holds no alignment.
+    """
     mend = "Listen to them, and mend `text`; or leave them out."
     return [Finding("fit", "warning", "train", what, mend) for what in warnings(require_summary(folder).fit, folder)]

@@ -40,7 +40,10 @@ _MARKS = frozenset({"<s>", "</s>", "<sil>"})
 
 def prepare_an4(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
     """Check AN4 in `source`, compute its features, and write the prepared corpus to `data`; audio stays where it is.
-    Raises UserError: anything wrong with the corpus, all problems of a kind together."""
+
+    Raises:
+        UserError: anything wrong with the corpus, all problems of a kind together.
+    """
     preparation = Preparation(data, "an4", LICENCE, options)
     root = next((one for one in (source, source / "an4") if (one / "etc" / "an4_train.transcription").is_file()), None)
     if root is not None and not (source / "train" / "wav.scp").is_file():

@@ -25,8 +25,11 @@ Prepare = Callable[[Path, Path | None, Mapping[str, str], Preparation, Progress]
 def checked_audio(
     splits: Mapping[str, Sequence[Utterance]], left_out: dict[str, list[LeftOut]], on_bad: BadPolicy
 ) -> ReadUtterances:
-    """Return utterances by split, sorted by id, and those that are left out. Raises UserError: some are, and `on_bad`
-    is `error`."""
+    """Return utterances by split, sorted by id, and those that are left out.
+
+    Raises:
+        UserError: some are, and `on_bad` is `error`.
+    """
     gone = [one for some in left_out.values() for one in some]
     if gone and on_bad == "error":
         raise bad_audio(gone, len(gone) + sum(map(len, splits.values())))
@@ -50,14 +53,22 @@ class Request:
 
     @property
     def folder(self) -> Path:
-        """The source, of a corpus that has one. Raises UserError: none was named."""
+        """The source, of a corpus that has one.
+
+        Raises:
+            UserError: none was named.
+        """
         if self.source is None:
             raise UserError("--source must name the folder that holds the corpus.")
         return self.source
 
     @property
     def dictionary(self) -> Path:
-        """The lexicon, of a corpus that needs one. Raises UserError: none was named."""
+        """The lexicon, of a corpus that needs one.
+
+        Raises:
+            UserError: none was named.
+        """
         if self.lexicon is None:
             raise UserError("--lexicon must name a pronunciation dictionary.")
         return self.lexicon
@@ -110,8 +121,11 @@ class Reader:
         return cls(name, about, prepare_own, takes, needs_lexicon=True)
 
     def wanted(self, parts: Sequence[str] = ()) -> Wanted:
-        """Return the files that `--download` brings; `parts` of the corpus, where some are chosen. Raises UserError:
-        the corpus is not free, or has no such part."""
+        """Return the files that `--download` brings; `parts` of the corpus, where some are chosen.
+
+        Raises:
+            UserError: the corpus is not free, or has no such part.
+        """
         if self.free is None:
             instead = "; name its folder with `--source`" if "--source" in self.takes else ""
             raise UserError(f"--download: {self.name} is not free to load{instead}.")

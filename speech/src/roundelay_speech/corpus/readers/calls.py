@@ -98,8 +98,11 @@ def find_files(sources: Sequence[Path], kinds: Mapping[str, re.Pattern[str]]) ->
 
 
 def read_lines(path: Path) -> list[tuple[int, str]]:
-    """Return numbered lines that are neither empty nor comments (`#`, `;;`). Raises UserError: the file cannot be
-    read."""
+    """Return numbered lines that are neither empty nor comments (`#`, `;;`).
+
+    Raises:
+        UserError: the file cannot be read.
+    """
     try:
         # Old files are not all UTF-8, but their words are ASCII.
         text = path.read_text(encoding="latin-1")

@@ -50,8 +50,11 @@ TEST_NUMBERS, DEV_NUMBERS = range(5), range(5, 10)
 
 
 def prepare_fsdd(source: Path, data: Path, progress: Progress, *, options: PrepareOptions = DEFAULTS) -> Corpus:
-    """Check the digits in `source`, compute their features, and write the prepared corpus to `data`. Raises UserError:
-    anything wrong with the corpus, all problems of a kind together."""
+    """Check the digits in `source`, compute their features, and write the prepared corpus to `data`.
+
+    Raises:
+        UserError: anything wrong with the corpus, all problems of a kind together.
+    """
     if not source.is_dir():
         raise UserError(
             f"{source}: no such folder; `--source` must name the folder of the corpus, or add `--download`."

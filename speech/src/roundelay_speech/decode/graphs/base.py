@@ -33,8 +33,11 @@ class Columns(ABC):
 
     @abstractmethod
     def compile(self, lexicon: Lexicon, model: Arpa, config: GraphConfig) -> Graph:
-        """Return the graph of these words and this language model. Raises UserError: lexicon, language model and
-        columns do not fit together."""
+        """Return the graph of these words and this language model.
+
+        Raises:
+            UserError: lexicon, language model and columns do not fit together.
+        """
 
     def read_off(self, scores: Float32) -> tuple[str, ...] | None:
         """Return units that log-likelihoods (T, S) say without lexicon and language model; None where columns are no
@@ -64,5 +67,8 @@ class GraphKind(ABC):
 
     @abstractmethod
     def columns(self, tying: Tying) -> Columns:
-        """Return the columns, for an alignment with these tied states. Raises UserError: a file that the section names
-        cannot be used."""
+        """Return the columns, for an alignment with these tied states.
+
+        Raises:
+            UserError: a file that the section names cannot be used.
+        """

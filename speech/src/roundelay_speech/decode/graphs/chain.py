@@ -60,8 +60,11 @@ class StatesOfPhones(Columns):
 
 
 def build_chain_graph(lexicon: Lexicon, model: Arpa, units: UnitSet, config: GraphConfig) -> Graph:
-    """Compile lexicon, language model and phones into one graph. Raises UserError: lexicon and language model share no
-    word; a phone of the lexicon has no columns."""
+    """Compile lexicon, language model and phones into one graph.
+
+    Raises:
+        UserError: lexicon and language model share no word; a phone of the lexicon has no columns.
+    """
     assert units.hmm is not None
     phones = units.hmm.phones(units.names)
     info = {"topology": "chain", "columns": list(units.columns), "phones": phones}

@@ -116,7 +116,11 @@ class UnitsAndBlank(Columns):
 
 def read_units(path: Path) -> tuple[str, ...]:
     """Return the names of columns in a file, one a line; a number behind a name must be that of its column, counted
-    from 0. Raises UserError: no such file, no units in it, or a line that is something else; names the line."""
+    from 0.
+
+    Raises:
+        UserError: no such file, no units in it, or a line that is something else; names the line.
+    """
     names: list[str] = []
     for number, line in enumerate(read_text(path, "decode.graph.units names a file of units").splitlines(), 1):
         if not (words := line.split()):

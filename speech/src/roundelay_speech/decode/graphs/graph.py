@@ -122,8 +122,11 @@ class Graph:
         return replace(self, fst=fst, info={**self.info, "word_cost": cost})
 
     def favouring(self, words: Collection[str], bonus: float) -> "Graph":
-        """Return the same graph with these words at a cost that is less by `bonus` nats; this one without any. Raises
-        UserError: the graph lacks one of them (names it)."""
+        """Return the same graph with these words at a cost that is less by `bonus` nats; this one without any.
+
+        Raises:
+            UserError: the graph lacks one of them (names it).
+        """
         if not words or not bonus:
             return self
         ids = {word: number for number, word in enumerate(self.words)}
@@ -227,8 +230,11 @@ def save_graph(graph: Graph, folder: Path) -> None:
 
 
 def load_graph(folder: Path) -> Graph:
-    """Read what `save_graph` wrote, held to its checksums: the library that searches it trusts every byte. Raises
-    UserError: the folder holds no graph, a file is damaged, or they do not belong together."""
+    """Read what `save_graph` wrote, held to its checksums: the library that searches it trusts every byte.
+
+    Raises:
+        UserError: the folder holds no graph, a file is damaged, or they do not belong together.
+    """
     if not (folder / GRAPH_FILE).is_file():
         raise UserError(f"{folder}: no decoding graph here (no {GRAPH_FILE}). `roundelay decode` builds it.")
     info = read_checked(folder / GRAPH_FILE, f"Delete {folder} to have the graph built again by `roundelay decode`.")
@@ -254,7 +260,11 @@ def load_graph(folder: Path) -> Graph:
 
 
 def load_words(folder: Path) -> tuple[str, ...]:
-    """Return symbols by word id of the graph in a folder. Raises UserError: there is none, or it is no text."""
+    """Return symbols by word id of the graph in a folder.
+
+    Raises:
+        UserError: there is none, or it is no text.
+    """
     lines = read_text(folder / WORDS_FILE, "a graph has its words there").split("\n")[:-1]
     return tuple(line.rsplit(" ", 1)[0] for line in lines)
 

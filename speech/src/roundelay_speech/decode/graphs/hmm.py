@@ -88,8 +88,11 @@ def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig
 
 
 def graph_of_states(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig) -> GraphOfStates:
-    """Return the graph of `build_graph` before its labels become pdfs, and without costs of words. Raises as
-    `build_graph` does."""
+    """Return the graph of `build_graph` before its labels become pdfs, and without costs of words.
+
+    Raises:
+        UserError: as `build_graph`.
+    """
     lexicon = lexicon.in_phones(tying.phones)
     if strange := sorted(set(lexicon.phones) - set(tying.phones)):
         raise UserError(

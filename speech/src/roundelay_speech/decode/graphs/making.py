@@ -92,7 +92,11 @@ class GraphJob:
     columns: Columns
 
     def digest(self) -> str:
-        """Return a text that is equal for equal graphs only. Raises UserError: a file is missing."""
+        """Return a text that is equal for equal graphs only.
+
+        Raises:
+            UserError: a file is missing.
+        """
         state = hashlib.sha256()
         options = asdict(self.options)
         options |= {"arpa": None, "text": None, "dictionary": None}  # their contents count, not their names
@@ -112,7 +116,10 @@ class GraphJob:
 
 def _expected_reading(options: LanguageOptions) -> str:
     """Return size, memory and time of reading `decode.arpa`, for people; empty where there is nothing large to be read.
-    Raises UserError: too little memory to read it."""
+
+    Raises:
+        UserError: too little memory to read it.
+    """
     if options.arpa is None or (ngrams := sum(declared_counts(options.arpa))) < _MANY:
         return ""
     needed, seconds = ngrams * READING_BYTES, round(ngrams * READING_SECONDS)

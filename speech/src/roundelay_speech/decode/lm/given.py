@@ -66,7 +66,11 @@ def with_kenlm() -> bool:
 
 
 def is_binary(path: Path) -> bool:
-    """Return True if the file is a binary file of KenLM's. Raises UserError: no such file."""
+    """Return True if the file is a binary file of KenLM's.
+
+    Raises:
+        UserError: no such file.
+    """
     try:
         with open(path, "rb") as file:
             return file.read(len(_BINARY)) == _BINARY
@@ -75,8 +79,11 @@ def is_binary(path: Path) -> bool:
 
 
 def expected(path: Path) -> str:
-    """Return the size, memory and time of loading a model, for people, after a check that it can be loaded. Raises
-    UserError: not a language model; KenLM is needed for it and is not installed; too little memory."""
+    """Return the size, memory and time of loading a model, for people, after a check that it can be loaded.
+
+    Raises:
+        UserError: not a language model; KenLM is needed for it and is not installed; too little memory.
+    """
     if is_binary(path):
         if not with_kenlm():
             raise UserError(f"{path}: a binary file of KenLM, which is not installed: {EXTRA}")
@@ -102,8 +109,11 @@ def expected(path: Path) -> str:
 
 
 def load_model(path: Path) -> Scorer:
-    """Load a language model (`expected` first says what that takes). Raises UserError: the file is damaged or cut
-    short; names it."""
+    """Load a language model (`expected` first says what that takes).
+
+    Raises:
+        UserError: the file is damaged or cut short; names it.
+    """
     if not with_kenlm() or (not is_binary(path) and len(declared_counts(path)) == 1):
         return ArpaScorer(read_arpa(path))
     kenlm = importlib.import_module("kenlm")
@@ -123,8 +133,11 @@ def load_model(path: Path) -> Scorer:
 
 @contextmanager
 def _plain(path: Path) -> Iterator[str]:
-    """Provide the name of a file, or of a pipe with its contents unpacked: not every build of KenLM can unpack. Raises
-    UserError: a damaged gzip file."""
+    """Provide the name of a file, or of a pipe with its contents unpacked: not every build of KenLM can unpack.
+
+    Raises:
+        UserError: a damaged gzip file.
+    """
     with open(path, "rb", buffering=0) as file:  # the child reads on where this descriptor stands
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)

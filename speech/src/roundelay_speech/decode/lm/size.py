@@ -27,8 +27,12 @@ _HEAD = 1000  # lines in which a file's counts must be
 
 
 def declared_counts(path: Path) -> tuple[int, ...]:
-    """Return the number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such
-    head. Raises UserError: no such file, damaged."""
+    r"""Return the number of n-grams of order 1, 2, ... that the head of an ARPA file promises; empty if it has no such
+    head.
+
+    Raises:
+        UserError: no such file, damaged.
+    """
     counts: list[int] = []
     with open_text(path, "Give an ARPA language model.") as lines:
         for line, _ in zip(lines, range(_HEAD), strict=False):

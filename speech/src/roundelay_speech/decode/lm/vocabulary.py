@@ -35,8 +35,11 @@ class VocabularyLexicon:
 
 
 def read_sentences(path: Path) -> Iterator[list[str]]:
-    """Yield the lines of a text, plain or gzipped, as words; empty lines are left out. Raises UserError: no such file,
-    not UTF-8 text, damaged."""
+    """Yield the lines of a text, plain or gzipped, as words; empty lines are left out.
+
+    Raises:
+        UserError: no such file, not UTF-8 text, damaged.
+    """
     with open_text(path, "decode.text names texts with a sentence a line.") as file:
         for line in file:
             if words := line.split():
@@ -45,7 +48,11 @@ def read_sentences(path: Path) -> Iterator[list[str]]:
 
 def read_dictionary(path: Path, corpus: Lexicon) -> Lexicon:
     """Return a pronunciation dictionary in CMU's format, plain or gzipped, without its stress marks; its words in the
-    case of the corpus's words, where they have one. Raises as `read_lexicon` does."""
+    case of the corpus's words, where they have one.
+
+    Raises:
+        UserError: as `read_lexicon`.
+    """
     return read_lexicon(path, corpus.silence, strip_stress=True, case=case_of(corpus.words))
 
 

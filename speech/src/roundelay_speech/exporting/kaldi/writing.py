@@ -73,8 +73,11 @@ class ForKaldi:
 
 
 def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:
-    """Write a packed model of tied states into the folder `out`, in Kaldi's terms. Raises UserError: not a packed
-    model; its units, features or networks cannot be said so (names which, and why)."""
+    """Write a packed model of tied states into the folder `out`, in Kaldi's terms.
+
+    Raises:
+        UserError: not a packed model; its units, features or networks cannot be said so (names which, and why).
+    """
     folder, out = Path(source), Path(out)
     refuse_ours(out)
     packed = read_packed(folder)
@@ -204,8 +207,11 @@ def _said(answer: bool) -> str:
 
 
 def filterbank_of(packed: PackedModel, folder: Path) -> Filterbank:
-    """Return the one filterbank that all networks of a packed model hear. Raises UserError: they hear something
-    else."""
+    """Return the one filterbank that all networks of a packed model hear.
+
+    Raises:
+        UserError: they hear something else.
+    """
     kinds = [one.features for one in packed.networks]
     parts = kinds[0].parts
     if any(kind != kinds[0] for kind in kinds) or len(parts) > 1 or not isinstance(parts[0], Filterbank):

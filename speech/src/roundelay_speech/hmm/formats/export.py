@@ -32,7 +32,11 @@ Ints = npt.NDArray[np.integer]
 
 
 def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Iterator[tuple[Utterance, slice]]:
-    """Yield the aligned utterances and their frames. Raises UserError: the alignment is of another corpus."""
+    """Yield the aligned utterances and their frames.
+
+    Raises:
+        UserError: the alignment is of another corpus.
+    """
     if len(alignment.pdf) != len(store.array) or alignment.tying.phones != corpus.lexicon.phones:
         raise UserError(f"{alignment.folder}: an alignment of another corpus than {corpus.folder}.")
     for u in corpus.utterances:
@@ -43,8 +47,11 @@ def _aligned(corpus: Corpus, store: FeatureStore, alignment: Alignment) -> Itera
 
 
 def export_kaldi(corpus: Corpus, store: FeatureStore, alignment: Alignment, out: Path, progress: Progress) -> int:
-    """Write Kaldi's files into the folder `out`; returns the number of utterances. Raises UserError: the alignment is
-    of another corpus; the disk is full."""
+    """Write Kaldi's files into the folder `out`; returns the number of utterances.
+
+    Raises:
+        UserError: the alignment is of another corpus; the disk is full.
+    """
     refuse_ours(out)
     found = sorted(_aligned(corpus, store, alignment), key=lambda pair: pair[0].id)  # Kaldi's tools want them sorted
     model = export_transition_model(alignment.tree)

@@ -41,14 +41,22 @@ class KaldiAlignment:
     phones: Path | None = None
 
     def file(self, given: Path | None, name: str, option: str) -> Path:
-        """Return the file given, or the one of that name in the first folder. Raises UserError: there is none."""
+        """Return the file given, or the one of that name in the first folder.
+
+        Raises:
+            UserError: there is none.
+        """
         found = given or (self.folders[0] / name if self.folders else None)
         if found is None or not found.is_file():
             raise UserError(f"{found or name}: no such file. Name it with {option}.")
         return found
 
     def archives(self) -> list[Path]:
-        """Return the files that hold the labels. Raises UserError: a folder has none."""
+        """Return the files that hold the labels.
+
+        Raises:
+            UserError: a folder has none.
+        """
         found = list(self.pdfs)
         for folder in () if self.pdfs else self.folders:
             own = sorted(p for p in folder.glob("ali.*") if p.suffix != ".scp" and p.is_file())
@@ -63,8 +71,11 @@ class KaldiAlignment:
 def import_kaldi(
     corpus: Corpus, store: FeatureStore, source: KaldiAlignment, config: ImportConfig, out: Path, progress: Progress
 ) -> AlignSummary:
-    """Import an alignment of Kaldi's into the folder `out`. Raises UserError: a file is missing, broken or does not fit
-    the others; too many utterances are left out."""
+    """Import an alignment of Kaldi's into the folder `out`.
+
+    Raises:
+        UserError: a file is missing, broken or does not fit the others; too many utterances are left out.
+    """
     symbols = source.file(source.phones, "phones.txt", "--phones")
     phones = match_phones(read_symbols(symbols), corpus.lexicon.phones, str(symbols))
     archives = source.archives()

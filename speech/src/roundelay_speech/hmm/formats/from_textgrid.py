@@ -30,8 +30,11 @@ _SILENCES = frozenset({"", "sil", "sp", "<eps>"})
 def import_textgrids(
     corpus: Corpus, store: FeatureStore, folder: Path, config: ImportConfig, out: Path, progress: Progress
 ) -> AlignSummary:
-    """Import TextGrids: one for each utterance (ID.TextGrid) or recording, in `folder` or below it. Raises UserError: a
-    file is broken, or too many utterances are left out."""
+    """Import TextGrids: one for each utterance (ID.TextGrid) or recording, in `folder` or below it.
+
+    Raises:
+        UserError: a file is broken, or too many utterances are left out.
+    """
     files: dict[str, Path] = {}
     for path in sorted(folder.rglob("*.TextGrid")):
         if path.stem in files:

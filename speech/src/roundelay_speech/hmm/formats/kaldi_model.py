@@ -98,7 +98,11 @@ class TransitionModel:
 
 
 def read_tree(path: Path) -> ContextDependency:
-    """Read a `tree` file. Raises UserError: not one, or cut short; names the byte or line."""
+    """Read a `tree` file.
+
+    Raises:
+        UserError: not one, or cut short; names the byte or line.
+    """
     source = open_input(path)
     expect(source, "ContextDependency")
     width, centre = source.integer(), source.integer()
@@ -142,8 +146,11 @@ def _event_map(source: Input, depth: int) -> EventMap | None:
 
 
 def read_transition_model(path: Path) -> TransitionModel:
-    """Read the transition model at the beginning of a `final.mdl`. Raises UserError: not one, cut short, or its parts
-    contradict each other; names the byte or line."""
+    """Read the transition model at the beginning of a `final.mdl`.
+
+    Raises:
+        UserError: not one, cut short, or its parts contradict each other; names the byte or line.
+    """
     source = open_input(path)
     expect(source, "<TransitionModel>")
     expect(source, "<Topology>")

@@ -29,8 +29,11 @@ class PhoneMap:
 
 
 def read_symbols(path: Path) -> dict[str, int]:
-    """Read a `phones.txt`: a name and a number on every line. Raises UserError: missing, or a line is something else;
-    names file and line."""
+    """Read a `phones.txt`: a name and a number on every line.
+
+    Raises:
+        UserError: missing, or a line is something else; names file and line.
+    """
     found: dict[str, int] = {}
     for number, line in enumerate(read_text(path, "Kaldi's phones.txt is needed").split("\n"), 1):
         fields = line.split()
@@ -47,8 +50,11 @@ def read_symbols(path: Path) -> dict[str, int]:
 
 
 def match_phones(symbols: Mapping[str, int], phones: Sequence[str], where: str) -> PhoneMap:
-    """Match the phones of `phones.txt` to those of the lexicon (in the order of our ids, silence first). Raises
-    UserError: a phone of the lexicon is not among Kaldi's; all are listed."""
+    """Match the phones of `phones.txt` to those of the lexicon (in the order of our ids, silence first).
+
+    Raises:
+        UserError: a phone of the lexicon is not among Kaldi's; all are listed.
+    """
     ids = {name: place for place, name in enumerate(phones, 1)}
     ours: dict[int, int] = {}
     names: dict[int, str] = {}

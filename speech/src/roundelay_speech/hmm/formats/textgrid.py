@@ -109,8 +109,11 @@ class _Values:
 
 
 def read_textgrid(path: Path) -> TextGrid:
-    """Read a TextGrid, long or short, UTF-8 or UTF-16. Raises UserError: not one, cut short, or intervals that overlap
-    or leave gaps; names the line."""
+    """Read a TextGrid, long or short, UTF-8 or UTF-16.
+
+    Raises:
+        UserError: not one, cut short, or intervals that overlap or leave gaps; names the line.
+    """
     try:
         data = path.read_bytes()
     except OSError as error:

@@ -58,8 +58,11 @@ def plain_network(words: Iterable[str]) -> WordNetwork:
 
 
 def marked_network(words: Sequence[str]) -> WordNetwork:
-    """Return the network of a transcript in which marks mean what NIST's files mean by them. Raises MarkError: brackets
-    that do not fit together, brackets nested too deep."""
+    """Return the network of a transcript in which marks mean what NIST's files mean by them.
+
+    Raises:
+        MarkError: brackets that do not fit together, brackets nested too deep.
+    """
     builder = _Builder([*_tokens(words)])
     builder.sequence(0, "", False, 0)
     return WordNetwork(tuple(tuple(arcs) for arcs in builder.into))

@@ -67,7 +67,11 @@ def write_ctm(
 def ctm_text(
     where: str, utterances: Mapping[str, Sequence[TimedWord]], places: Mapping[str, UtterancePosition] | None = None
 ) -> str:
-    """Return the lines that `write_ctm` writes; `where` begins messages. Raises UserError: as there."""
+    """Return the lines that `write_ctm` writes; `where` begins messages.
+
+    Raises:
+        UserError: as there.
+    """
     found: list[tuple[Channel, TimedWord]] = []
     for utterance, words in utterances.items():
         place = (places or {}).get(utterance, UtterancePosition(utterance))

@@ -31,7 +31,11 @@ def content_lines(path: Path, hint: str = "a file of words is needed") -> Iterat
 
 
 def seconds(text: str, name: str, where: str) -> float:
-    """Return a time in seconds: finite, 0 or more. Raises UserError: it is no such number."""
+    """Return a time in seconds: finite, 0 or more.
+
+    Raises:
+        UserError: it is no such number.
+    """
     try:
         value = float(text)
     except ValueError:

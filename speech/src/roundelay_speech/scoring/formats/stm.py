@@ -88,8 +88,12 @@ def _segment(where: str, line: str) -> StmSegment:
 
 
 def write_stm(path: Path, segments: Iterable[StmSegment]) -> None:
-    """Write the segments, sorted by file, channel and begin as sclite wants them. Raises UserError: a name or word with
-    a blank in it, a label with a blank, comma or `>`, times that are none; names the segment."""
+    """Write the segments, sorted by file, channel and begin as sclite wants them.
+
+    Raises:
+        UserError: a name or word with a blank in it, a label with a blank, comma or `>`, times that are none; names the
+            segment.
+    """
     ordered = sorted(segments, key=lambda s: (s.file, s.channel, s.start, s.end))
     for segment in ordered:
         _check(path, segment)

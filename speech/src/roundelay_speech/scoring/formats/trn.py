@@ -38,8 +38,11 @@ def write_trn(path: Path, texts: Texts, speakers: Mapping[str, str] | None = Non
 
 
 def trn_line(where: str, utterance: str, words: Sequence[str], speaker: str = "") -> str:
-    """Return the line of an utterance; `where` begins messages. Raises UserError: it would be read as something
-    else."""
+    """Return the line of an utterance; `where` begins messages.
+
+    Raises:
+        UserError: it would be read as something else.
+    """
     name = trn_name(utterance, speaker)
     line = " ".join([*words, f"({name})"])
     match = _LINE.fullmatch(line)
@@ -51,8 +54,11 @@ def trn_line(where: str, utterance: str, words: Sequence[str], speaker: str = ""
 
 
 def read_trn(path: Path) -> dict[str, list[str]]:
-    """Read a trn file: words by the name in the brackets. Raises UserError: the file is missing, a line has no `(name)`
-    at its end, or a name comes twice; names file and line."""
+    """Read a trn file: words by the name in the brackets.
+
+    Raises:
+        UserError: the file is missing, a line has no `(name)` at its end, or a name comes twice; names file and line.
+    """
     texts: dict[str, list[str]] = {}
     for number, line in content_lines(path, "`roundelay decode` writes ref.trn and hyp.trn"):
         match = _LINE.fullmatch(line)

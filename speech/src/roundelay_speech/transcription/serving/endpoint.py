@@ -205,7 +205,11 @@ class Endpoint:
                 self.held -= body.size
 
     async def receive(self, request: Request, body: "_Body") -> None:
-        """Take the body of a request. Raises Refused: it is too large, too slow, or there is no room."""
+        """Take the body of a request.
+
+        Raises:
+            Refused: it is too large, too slow, or there is no room.
+        """
         if int(request.headers.get("content-length", 0)) > self.limits.body:
             raise self._too_large()
         try:
@@ -414,7 +418,11 @@ async def _gone(receive: Receive) -> None:
 
 
 async def in_time(sending: Awaitable[None], seconds: float) -> None:
-    """Send something to a client that takes it. Raises ConnectionError: it does not."""
+    """Send something to a client that takes it.
+
+    Raises:
+        ConnectionError: it does not.
+    """
     try:
         await asyncio.wait_for(sending, seconds)
     except TimeoutError:

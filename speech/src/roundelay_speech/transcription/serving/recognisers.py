@@ -33,7 +33,11 @@ class Recognition:
         self._reader, self._writer = reader, writer
 
     async def tell(self, payload: bytes) -> None:
-        """Send a message, once there is room for it. Raises Died: there is nobody any more."""
+        """Send a message, once there is room for it.
+
+        Raises:
+            Died: there is nobody any more.
+        """
         try:
             self._writer.write(_LENGTH.pack(len(payload)) + payload)
             await self._writer.drain()
@@ -41,7 +45,11 @@ class Recognition:
             raise Died from None
 
     async def told(self) -> tuple[bytes, bytes]:
-        """Return the next message: its first byte and the rest. Raises Died: none comes."""
+        """Return the next message: its first byte and the rest.
+
+        Raises:
+            Died: none comes.
+        """
         try:
             (size,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
             payload = await self._reader.readexactly(size)

@@ -38,8 +38,11 @@ class RequestFields:
 
 
 def wanted(fields: Mapping[str, str]) -> RequestFields:
-    """Return what the fields want; empty ones want nothing. Raises Refused: one of them says something else, or too
-    much."""
+    """Return what the fields want; empty ones want nothing.
+
+    Raises:
+        Refused: one of them says something else, or too much.
+    """
     given = {name: fields[name].strip() for name in FIELDS if fields.get(name, "").strip()}
     favoured = " ".join(given[name] for name in ("favour", "prompt") if name in given)
     if len(favoured) > MOST_CHARACTERS:

@@ -119,7 +119,11 @@ class Recognising:
         yield from _pieces(REPLIES[form](self.transcript(recording, how), unknown))
 
     def transcript(self, recording: BinaryIO, how: Options) -> ChannelTranscript:
-        """Return the words of a recording. Raises Refused: it cannot be used."""
+        """Return the words of a recording.
+
+        Raises:
+            Refused: it cannot be used.
+        """
         options = replace(how, channel=0, workers=1)
         taken = Recording("recording", _path(recording), "The recording")
         (found,) = Transcriber(self.model, options).run([taken])
@@ -158,8 +162,11 @@ def _is_true(text: str | None) -> bool:
 
 
 def recognising(folder: Path, most_seconds: float) -> Recognising:
-    """Load the packed model in a folder, and use it once: what that makes is shared by all forks. Raises UserError: no
-    such model."""
+    """Load the packed model in a folder, and use it once: what that makes is shared by all forks.
+
+    Raises:
+        UserError: no such model.
+    """
     torch.set_num_threads(1)
     model = load_model(folder)
     words = [word for word in model.lexicon.words if not word.startswith("<")]
@@ -179,8 +186,11 @@ def recognising(folder: Path, most_seconds: float) -> Recognising:
 
 
 def events_of(path: Path, listening: Listening, most_seconds: float, unknown: list[str]) -> Iterator[bytes]:
-    """Yield events of the recording in a file; the last has its length, and words that could not be favoured. Raises
-    Refused: it cannot be used; later, this is the last event."""
+    """Yield events of the recording in a file; the last has its length, and words that could not be favoured.
+
+    Raises:
+        Refused: it cannot be used; later, this is the last event.
+    """
     text, length = "", _Length()
     try:
         with open_sound(path) as sound:
