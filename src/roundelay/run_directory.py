@@ -124,8 +124,11 @@ class Origin:
 
 
 def read_origin(exp: Path) -> Origin | None:
-    """Return the place where the run in `exp` was begun; None for a run of a version that did not say. Raises
-    UserError: its place.json is damaged."""
+    """Return the place where the run in `exp` was begun; None for a run of a version that did not say.
+
+    Raises:
+        UserError: its place.json is damaged.
+    """
     path = exp / PLACE
     if not path.is_file():
         return None
@@ -171,8 +174,11 @@ def alone(exp: Path) -> Iterator[None]:
 
 
 def append(exp: Path, record: Record) -> None:
-    """Add a line to the run's log: all of it, or nothing. Raises UserError: the disk is full or not writable; names the
-    file."""
+    """Add a line to the run's log: all of it, or nothing.
+
+    Raises:
+        UserError: the disk is full or not writable; names the file.
+    """
     path = exp / EVENTS
     try:
         with open(path, "ab", buffering=0) as file:

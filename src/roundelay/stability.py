@@ -169,12 +169,16 @@ def _edge(text: str, strategy: Strategy, setting: StabilitySetting, jitter: floa
 @final
 @dataclass(frozen=True)
 class Precision:
-    """Precision of a measured edge."""
+    """Precision of a measured edge.
 
-    # minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by less than
-    # `GROWN` nats in a third of them passes for stable.
+    Attributes:
+        rounds: minibatches a learner, on average; exchanges, where it is asynchronous and has a period. What grows by
+            less than `GROWN` nats in a third of them passes for stable.
+        coordinates: they share the logarithm of the span evenly.
+    """
+
     rounds: int = 750
-    coordinates: int = 4096  # they share the logarithm of the span evenly
+    coordinates: int = 4096
 
 
 USUAL_PRECISION = Precision()
@@ -189,7 +193,10 @@ def largest_stable(
     seed: int = 0,
 ) -> float:
     """Return the smallest curvature in `span` above which a run with learning rate 1 diverges, or the end of `span`.
-    `jitter`: sigma of the log-normal time of a gradient."""
+
+    Args:
+        jitter: sigma of the log-normal time of a gradient.
+    """
     learners, rounds, coordinates = setting.learners, precision.rounds, precision.coordinates
     period = getattr(strategy, "period", 1)  # every third is whole blocks
     asynchronous = not strategy.traits.synchronous  # what grows then grows with the exchanges, not with the steps

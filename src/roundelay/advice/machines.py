@@ -108,8 +108,11 @@ def link_of(rate: str, bytes_per_second: float, milliseconds: float = 0.2) -> Vi
 
 
 def bytes_per_second(rate: str) -> float:
-    """Return bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`. Raises
-    UserError: it is written otherwise."""
+    """Return bytes of models that a link carries, whose rate is written as `tc` takes it: `100mbit`, `1gbit`.
+
+    Raises:
+        UserError: it is written otherwise.
+    """
     found = re.fullmatch(r"([\d.]+)([kmg])bit", rate)
     if found is None:
         raise UserError(f"rate {rate!r}: write a number and kbit, mbit or gbit, for example 100mbit.")

@@ -19,8 +19,11 @@ Say = Callable[[str], None]
 
 
 def advise_on(wanted: Wanted, say: Say = lambda _: None) -> Advice:
-    """Return the advice for what the user gives. Raises UserError: something is missing; names the file and the key, or
-    the option."""
+    """Return the advice for what the user gives.
+
+    Raises:
+        UserError: something is missing; names the file and the key, or the option.
+    """
     wanted.check()
     if wanted.cluster is not None:
         cluster = load_cluster(wanted.cluster)
@@ -77,8 +80,11 @@ def _link(wanted: Wanted) -> VirtualLink | None:
 
 
 def _measured_link(wanted: Wanted, say: Say) -> VirtualLink:
-    """Return the slowest of all ways between these hosts, as the doctor measures them. Raises UserError: a host cannot
-    be reached."""
+    """Return the slowest of all ways between these hosts, as the doctor measures them.
+
+    Raises:
+        UserError: a host cannot be reached.
+    """
     report = consult(wanted.hosts, wanted.listen, wanted.learners, wanted.parameters or 1e6, Path("exp"), None, say)
     ways = [] if report is None else report.ways
     rates = [way.megabytes_s for way in ways if way.megabytes_s is not None]

@@ -77,8 +77,12 @@ class Speed:
 def speed(
     candidate: Candidate, cluster: VirtualCluster, work: StepWork, share: float | None = None, ours: bool = True
 ) -> Speed:
-    """Return the speed of a candidate on a cluster. `share`: the run's `exchange_share`; None: the default. `ours`:
-    learners of Roundelay; else of other software, of which no more is known than what it sends."""
+    """Return the speed of a candidate on a cluster.
+
+    Args:
+        share: the run's `exchange_share`; None: the default.
+        ours: learners of Roundelay; else of other software, of which no more is known than what it sends.
+    """
     strategy = candidate.made
     if strategy.name == "sgd":
         return Speed(_alone(cluster, work))

@@ -36,8 +36,11 @@ LIKE_ADAM = {"adjust_lr_fn": "match_rms_adamw"}
 
 @dataclass(frozen=True)
 class Muon(LocalOptimizer):
-    """`torch.optim.Muon(**options)` for matrices, `others` at `others_rate` of the learning rate for the rest. Raises
-    UserError: this torch has no Muon, or an option is unknown or out of range."""
+    """`torch.optim.Muon(**options)` for matrices, `others` at `others_rate` of the learning rate for the rest.
+
+    Raises:
+        UserError: this torch has no Muon, or an option is unknown or out of range.
+    """
 
     name: Literal["muon"] = field(default="muon", kw_only=True)
     options: Mapping[str, Any] = field(default_factory=dict)

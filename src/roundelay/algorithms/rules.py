@@ -52,7 +52,11 @@ class StrategyRule(ABC):
 
 def register(rule: Callable[..., Any], report: bool = False, returns: bool = True) -> None:
     """Let hosts exchange under `rule`, a function or a frozen dataclass. All hosts must do so, before they train.
-    `report`: it is a report. `returns`: that leaves row and private vector as copies of the centre."""
+
+    Args:
+        report: it is a report.
+        returns: that leaves row and private vector as copies of the centre.
+    """
     RULES[rule.__qualname__] = rule
     if report:
         REPORTS[rule.__qualname__] = returns
@@ -66,8 +70,11 @@ register(give_, report=True, returns=False)
 
 
 def describe(rule: Rule) -> dict[str, Any]:
-    """Return a rule as JSON: `{"name": ..., "numbers": {...}}`. Raises ValueError: it has no name here, or is given
-    what is no number."""
+    """Return a rule as JSON: `{"name": ..., "numbers": {...}}`.
+
+    Raises:
+        ValueError: it has no name here, or is given what is no number.
+    """
     made: Any = rule
     numbers: dict[str, Any] = {}
     if isinstance(rule, partial):

@@ -124,7 +124,11 @@ def fitting() -> list[str]:
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Check that the optimizer has these options. Raises UserError: it has not, or one of them is the learning rate."""
+    """Check that the optimizer has these options.
+
+    Raises:
+        UserError: it has not, or one of them is the learning rate.
+    """
     known = [option for option in _defaults(name) if option != "lr"]
     for key in options:
         if key == "lr":
@@ -225,8 +229,11 @@ def _reason(make: Make) -> str | None:
 
 
 def _examine(make: Make) -> tuple[tuple[str, ...], Mapping[str, Number]]:
-    """Return names of an optimizer's vectors, and its scalars by name, after three steps on four numbers. Raises
-    _Unfit: half of the numbers go elsewhere without the other half, or the state is neither."""
+    """Return names of an optimizer's vectors, and its scalars by name, after three steps on four numbers.
+
+    Raises:
+        _Unfit: half of the numbers go elsewhere without the other half, or the state is neither.
+    """
     x = torch.tensor([0.5, -0.25, 2.0, -4.0])  # halves whose norms differ, in x and in gradients
     gradients = [torch.tensor([0.001, 0.002, 5.0, -3.0]) * factor for factor in (1.0, 0.5, -0.25)]
     whole, state = _dry_run(make, x, gradients)

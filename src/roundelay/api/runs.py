@@ -20,12 +20,18 @@ Curve = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run directory."""
+    """A run directory.
 
-    folder: Path  # the directory
-    recipe: Mapping[str, Any]  # every option of the run, by section
-    events: tuple[Record, ...]  # all records, in the order they were written
-    # the summary, with the word error rates where it was decoded; None until training has ended.
+    Attributes:
+        folder: the directory.
+        recipe: every option of the run, by section.
+        events: all records, in the order they were written.
+        results: the summary, with the word error rates where it was decoded; None until training has ended.
+    """
+
+    folder: Path
+    recipe: Mapping[str, Any]
+    events: tuple[Record, ...]
     results: Results | None
 
     @cached_property

@@ -89,8 +89,11 @@ def slowdown(text: str) -> float:
 
 
 def parse_learners(text: str, option: str = "--learners") -> list[int]:
-    """Return the numbers of learners: `1,4` is one and four. Raises UserError: anything but whole numbers with
-    commas."""
+    """Return the numbers of learners: `1,4` is one and four.
+
+    Raises:
+        UserError: anything but whole numbers with commas.
+    """
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -26,8 +26,11 @@ class Parser(argparse.ArgumentParser):
         return action
 
     def check_values(self, options: argparse.Namespace) -> None:
-        """Look at what options with a `check` were given, before the command loads anything large. Raises UserError:
-        one of them cannot be."""
+        """Look at what options with a `check` were given, before the command loads anything large.
+
+        Raises:
+            UserError: one of them cannot be.
+        """
         for name, check in self.checks:
             given = getattr(options, name)
             for value in given if isinstance(given, list) else [] if given is None else [given]:
@@ -42,8 +45,11 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{command}: {sentence} See `roundelay help {command}`." if command else sentence)
 
     def check_names(self, words: Sequence[str]) -> None:
-        """Find an option that this command does not have. Raises UserError: there is one; names the nearest that it
-        has."""
+        """Find an option that this command does not have.
+
+        Raises:
+            UserError: there is one; names the nearest that it has.
+        """
         known = {name: action for action in self.options for name in action.option_strings}
         # What stands behind the first argument of a command that takes a command is not ours.
         hands_on = any(action.nargs == argparse.REMAINDER for action in self.options)

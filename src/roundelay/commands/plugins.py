@@ -40,8 +40,14 @@ OF_SPEECH = (
 
 
 def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
-    """Return the commands of all installed packages, by name. `taken`: names that they may not have. Raises UserError:
-    one of them has such a name, or two packages have a command of the same; names them."""
+    """Return the commands of all installed packages, by name.
+
+    Args:
+        taken: names that they may not have.
+
+    Raises:
+        UserError: one of them has such a name, or two packages have a command of the same; names them.
+    """
     found: dict[str, EntryPoint] = {}
     for one in entry_points(group=GROUP):
         if one.name in taken:
@@ -55,8 +61,11 @@ def find_plugins(taken: Container[str] = ()) -> list[EntryPoint]:
 
 
 def add_plugins(found: Sequence[EntryPoint], command: Command) -> None:
-    """Add the commands of entry points to the command line; a function of several is called once. Raises UserError: it
-    cannot be loaded, or does not add the commands of its entry points; names the package."""
+    """Add the commands of entry points to the command line; a function of several is called once.
+
+    Raises:
+        UserError: it cannot be loaded, or does not add the commands of its entry points; names the package.
+    """
     for value in dict.fromkeys(one.value for one in found):
         _add([one for one in found if one.value == value], command)
 

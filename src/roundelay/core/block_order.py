@@ -149,8 +149,12 @@ class BlockOrder:
 
 
 def block_starts(ends: Integers, block: int = BLOCK_SIZE) -> Integers:
-    """Return the first indivisible stretches of blocks, (K + 1,), and the number of all. `ends`: (U + 1,) where
-    stretches of examples begin that are not divided, and the last ends. `block`: examples of a block, about."""
+    """Return the first indivisible stretches of blocks, (K + 1,), and the number of all.
+
+    Args:
+        ends: (U + 1,) where stretches of examples begin that are not divided, and the last ends.
+        block: examples of a block, about.
+    """
     at_least = np.arange(block, max(int(ends[-1]) - block // 2, block), block)
     return np.unique(np.concatenate([[0], np.searchsorted(ends, at_least), [len(ends) - 1]]))
 

@@ -83,7 +83,11 @@ def read_checked(path: Path, remedy: str, skip: Collection[str] = ()) -> dict[st
 
 def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the content of a JSON, held to its own checksum, and the checksums of other files, by name; both may be
-    missing. Raises Damaged: it is not what was written."""
+    missing.
+
+    Raises:
+        Damaged: it is not what was written.
+    """
     try:
         value = read_json(path)
     except UserError as error:
@@ -103,7 +107,11 @@ def read_sums(path: Path, remedy: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def check_file(path: Path, expected: str, named_in: str, remedy: str) -> None:
-    """Hold the content of a file to its checksum. Raises Damaged: it is missing, cannot be read, or is another."""
+    """Hold the content of a file to its checksum.
+
+    Raises:
+        Damaged: it is missing, cannot be read, or is another.
+    """
     try:
         found = file_checksum(path)
     except FileNotFoundError:

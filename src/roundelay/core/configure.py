@@ -22,8 +22,11 @@ CHOICES = "one of"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. Raises UserError: no such file, not YAML (names line and column), or not a
-    mapping."""
+    """Return the mapping in a YAML file.
+
+    Raises:
+        UserError: no such file, not YAML (names line and column), or not a mapping.
+    """
     try:
         value = parse_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

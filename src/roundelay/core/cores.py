@@ -17,8 +17,11 @@ class Quota:
     """A file, of the second or the first version of control groups, that says how much has been used."""
 
     def used_seconds(self) -> float:
-        """Return seconds summed over cores, since the group was made. Raises OSError, ValueError: the file says
-        nothing."""
+        """Return seconds summed over cores, since the group was made.
+
+        Raises:
+            OSError, ValueError: the file says nothing.
+        """
         text = self.usage.read_text()
         if self.usage.name == "cpu.stat":
             facts = dict(line.split() for line in text.splitlines())
@@ -27,8 +30,11 @@ class Quota:
 
 
 def quota(root: Path = Path("/")) -> Quota | None:
-    """Return the tightest of this process's control group and those around it; None: no limit. `root`: of the file
-    system, for tests."""
+    """Return the tightest of this process's control group and those around it; None: no limit.
+
+    Args:
+        root: of the file system, for tests.
+    """
     groups, found = root / "sys/fs/cgroup", list[Quota | None]()
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

@@ -39,18 +39,22 @@ OPTIONAL = ("shares", "shards", "among")
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`."""
+    """The cuts of one epoch: `examples` in all, `minibatch` of them a round, over `learners`.
+
+    Attributes:
+        shares: of hosts in rank order, where each draws from its own shards; none: all draw from one order.
+        shards: those that the examples are in; none: all that are here.
+        among: ranks that the rounds are cut for, where not all of the learners take part; none: all. Minibatches keep
+            their numbers; those of the others are empty.
+    """
 
     epoch: int
     examples: int
     minibatch: int
     learners: int
     seed: int
-    # of hosts in rank order, where each draws from its own shards; none: all draw from one order.
     shares: tuple[Share, ...] = ()
-    shards: tuple[int, ...] = ()  # those that the examples are in; none: all that are here
-    # ranks that the rounds are cut for, where not all of the learners take part; none: all. Minibatches keep their
-    # numbers; those of the others are empty.
+    shards: tuple[int, ...] = ()
     among: tuple[int, ...] = ()
 
     def for_living(self, living: Sequence[int]) -> "EpochPlan":
@@ -135,8 +139,11 @@ class EpochPlan:
         return EpochPlan(self.epoch, share.examples, minibatch, share.learners, self.seed, shards=share.shards), begin
 
     def division(self, shards: Sequence[int]) -> str:
-        """Return the shares in words, and which shards nobody has; "" where all is drawn from one order. `shards`:
-        examples in every shard, -1 where it is not here; none: the examples are not in shards."""
+        """Return the shares in words, and which shards nobody has; "" where all is drawn from one order.
+
+        Args:
+            shards: examples in every shard, -1 where it is not here; none: the examples are not in shards.
+        """
         said = [
             f"host {host} draws from shards {_listed(share.shards)} ({share.examples:,} frames)"
             if share.shards

@@ -49,8 +49,11 @@ def _missing_of(extra: str) -> list[str]:
 
 
 def load(module: str, extra: str, who: str) -> Any:
-    """Return a module of a package that comes with `extra`. Raises UserError: it is not installed; says for whom, and
-    how to install it."""
+    """Return a module of a package that comes with `extra`.
+
+    Raises:
+        UserError: it is not installed; says for whom, and how to install it.
+    """
     try:
         return import_module(module)
     except ModuleNotFoundError:
@@ -62,8 +65,12 @@ def load(module: str, extra: str, who: str) -> Any:
 
 @final
 class Binding:
-    """A module that is loaded when something of it is first used. `module`: its name. `extra`: the extra that brings
-    it."""
+    """A module that is loaded when something of it is first used.
+
+    Args:
+        module: its name.
+        extra: the extra that brings it.
+    """
 
     def __init__(self, module: str, extra: str) -> None:
         self._module, self._extra = module, extra

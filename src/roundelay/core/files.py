@@ -229,7 +229,11 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read one JSON document. Raises UserError: the file is missing or is not JSON; names file, line and column."""
+    """Read one JSON document.
+
+    Raises:
+        UserError: the file is missing or is not JSON; names file, line and column.
+    """
     try:
         with open_regular(path) as file:
             data = file.read(MOST_TEXT + 1)

@@ -4,8 +4,11 @@ from pathlib import Path
 
 
 def available_bytes(root: Path = Path("/")) -> float:
-    """Return bytes that could be had now; infinity where the system does not say. `root`: of the file system, for
-    tests."""
+    """Return bytes that could be had now; infinity where the system does not say.
+
+    Args:
+        root: of the file system, for tests.
+    """
     found = [float("inf")]
     for line in _lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):

@@ -12,8 +12,11 @@ import yaml
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON document. Raises ValueError: it is not JSON, not UTF-8, or nested too deeply; says
-    where, if the parser does."""
+    """Return the value of a JSON document.
+
+    Raises:
+        ValueError: it is not JSON, not UTF-8, or nested too deeply; says where, if the parser does.
+    """
     try:
         return json.loads(text)
     except RecursionError as error:
@@ -21,8 +24,11 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_yaml(text: str) -> Any:
-    """Return the value of a YAML document of plain values. Raises ValueError: it is not YAML, or nested too deeply;
-    says where, if the parser does."""
+    """Return the value of a YAML document of plain values.
+
+    Raises:
+        ValueError: it is not YAML, or nested too deeply; says where, if the parser does.
+    """
     try:
         return yaml.safe_load(text)
     except RecursionError as error:

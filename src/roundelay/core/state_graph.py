@@ -21,16 +21,19 @@ class StateGraph:
 
     Attributes:
         source, target: (E,) states.
+        weight: (E,) natural logarithms.
         enter, stay: (K,) columns; those of state 0 have no meaning.
+        final: (K,) natural logarithms of the weight of ending in each state; -inf: a path cannot.
+        within: whether all paths are paths of the denominator that it is a numerator of.
     """
 
     source: Integers
     target: Integers
-    weight: Floats  # (E,) natural logarithms
+    weight: Floats
     enter: Integers
     stay: Integers
-    final: Floats  # (K,) natural logarithms of the weight of ending in each state; -inf: a path cannot
-    within: bool = True  # whether all paths are paths of the denominator that it is a numerator of
+    final: Floats
+    within: bool = True
 
     @property
     def states(self) -> int:

@@ -38,8 +38,11 @@ class Contenders:
     tune: Sequence[str] = ()
 
     def ways(self) -> list[tuple[str, int, tuple[str, ...]]]:
-        """Return (strategy, learners, stragglers) of each way to train, one learner alone first. Raises UserError: no
-        strategy is one of several learners."""
+        """Return (strategy, learners, stragglers) of each way to train, one learner alone first.
+
+        Raises:
+            UserError: no strategy is one of several learners.
+        """
         several = [learners for learners in dict.fromkeys(self.learners) if learners > 1]
         texts = [text for text in dict.fromkeys(self.strategies) if not isinstance(make_strategy(text), SerialSgd)]
         if not texts:

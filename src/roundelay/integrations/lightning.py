@@ -51,8 +51,11 @@ SAID_BYTES = 4096
 
 
 class RoundelayStrategy(SingleDeviceStrategy):
-    """One learner's Trainer, trained together with those of the others. `strategy`: a name, as `roundelay.attach` takes
-    it; and so its `options`."""
+    """One learner's Trainer, trained together with those of the others.
+
+    Args:
+        strategy: a name, as `roundelay.attach` takes it; and so its `options`.
+    """
 
     strategy_name = NAME
     session: Session | None = None
@@ -93,8 +96,11 @@ class RoundelayStrategy(SingleDeviceStrategy):
     # The training -----------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer) -> None:
-        """Attach, if this is `fit`; in `test` and the like each learner is by itself. Raises UserError: of `attach`; or
-        an argument of Trainer's does not fit, and is named."""
+        """Attach, if this is `fit`; in `test` and the like each learner is by itself.
+
+        Raises:
+            UserError: of `attach`; or an argument of Trainer's does not fit, and is named.
+        """
         super().setup(trainer)
         if trainer.state.fn != TrainerFn.FITTING:
             return
@@ -164,7 +170,11 @@ class RoundelayStrategy(SingleDeviceStrategy):
             )
 
     def setup_precision_plugin(self) -> None:
-        """Set precision up. Raises UserError: float16, with gradients clipped by Trainer."""
+        """Set precision up.
+
+        Raises:
+            UserError: float16, with gradients clipped by Trainer.
+        """
         super().setup_precision_plugin()
         trainer, plugin = self.lightning_module.trainer, self.precision_plugin
         if isinstance(plugin, MixedPrecision) and plugin.scaler is None:

@@ -38,8 +38,11 @@ SAVES = "learners"
 
 @final
 class RoundelayCallback(TrainerCallback):
-    """One learner's Trainer, trained together with those of the others. `strategy`: a name, as `roundelay.attach` takes
-    it; and so its `options`."""
+    """One learner's Trainer, trained together with those of the others.
+
+    Args:
+        strategy: a name, as `roundelay.attach` takes it; and so its `options`.
+    """
 
     session: Session | None = None
     """From the beginning of `train()` to its end."""
@@ -49,8 +52,11 @@ class RoundelayCallback(TrainerCallback):
         self._rules = DefaultFlowCallback()
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Let the first learner alone write, print and draw bars. Raises UserError: Trainer has joined a process group
-        of torch.distributed."""
+        """Let the first learner alone write, print and draw bars.
+
+        Raises:
+            UserError: Trainer has joined a process group of torch.distributed.
+        """
         process: Any = args.distributed_state
         if process.num_processes > 1:
             raise UserError(
@@ -75,8 +81,11 @@ class RoundelayCallback(TrainerCallback):
         train_dataloader: Any,
         **_: Any,
     ) -> None:
-        """Attach, and share the batches out. Raises UserError: of `attach`; or an argument of Trainer's does not fit,
-        and is named."""
+        """Attach, and share the batches out.
+
+        Raises:
+            UserError: of `attach`; or an argument of Trainer's does not fit, and is named.
+        """
         _check(args, state)
         saves, resumes = Path(args.output_dir) / SAVES, state.global_step > 0
         self.session = session = attach(
@@ -288,7 +297,11 @@ def _steps_in_epoch(loader: Any, args: TrainingArguments, total: int) -> int:
 
 
 def _check(args: TrainingArguments, state: TrainerState) -> None:
-    """Refuse what cannot be done together. Raises UserError: names the argument, or the folder."""
+    """Refuse what cannot be done together.
+
+    Raises:
+        UserError: names the argument, or the folder.
+    """
     saves = Path(args.output_dir) / SAVES
     if args.n_gpu > 1:
         raise UserError(

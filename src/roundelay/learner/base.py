@@ -89,10 +89,18 @@ class Learner(ABC):
 
     @abstractmethod
     def evaluate(self, x: Tensor, split: str) -> Statistics:
-        """Return loss and accuracy at `x` (P,) on the examples of `split`. Raises Stopped: `stop` said so."""
+        """Return loss and accuracy at `x` (P,) on the examples of `split`.
+
+        Raises:
+            Stopped: `stop` said so.
+        """
 
     def may_stop(self) -> None:
-        """Ask `stop`; for `evaluate`, now and then. Raises Stopped: it says so."""
+        """Ask `stop`; for `evaluate`, now and then.
+
+        Raises:
+            Stopped: it says so.
+        """
         if self.stop is not None and self.stop():
             raise Stopped
 
@@ -106,8 +114,11 @@ class Task(ABC):
         return False
 
     def begun_as(self, common: Sequence[float]) -> "Task":
-        """Return the same task with these numbers in the place of those that `build` would measure here. Raises
-        ValueError: it has no such numbers."""
+        """Return the same task with these numbers in the place of those that `build` would measure here.
+
+        Raises:
+            ValueError: it has no such numbers.
+        """
         raise ValueError(f"{type(self).__name__} measures nothing")
 
     @abstractmethod

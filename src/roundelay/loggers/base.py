@@ -12,11 +12,17 @@ from roundelay.core.records import CurvePoint, Decoded, Evaluation, Record, Segm
 @final
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run that records are told of."""
+    """A run that records are told of.
 
-    exp: Path  # its directory; a logger may keep files of its own in it
-    recipe: Mapping[str, Any]  # every option, by section
-    frames: int | None = None  # where it goes on: what was said of later frames will be said again. None: it begins
+    Attributes:
+        exp: its directory; a logger may keep files of its own in it.
+        recipe: every option, by section.
+        frames: where it goes on: what was said of later frames will be said again. None: it begins.
+    """
+
+    exp: Path
+    recipe: Mapping[str, Any]
+    frames: int | None = None
 
 
 class Logger(Protocol):

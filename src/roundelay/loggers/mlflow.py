@@ -18,8 +18,12 @@ PARAMETER_LENGTH, PARAMETERS_AT_ONCE = 500, 100
 
 @final
 class MlflowLogger(Logger):
-    """One run of MLflow's for each run directory. `experiment`: its name in MLflow. `uri`: of the server, or of a
-    folder or database; None: as MLflow is set up (MLFLOW_TRACKING_URI)."""
+    """One run of MLflow's for each run directory.
+
+    Args:
+        experiment: its name in MLflow.
+        uri: of the server, or of a folder or database; None: as MLflow is set up (MLFLOW_TRACKING_URI).
+    """
 
     def __init__(self, experiment: str = "roundelay", uri: str | None = None) -> None:
         self._mlflow = load("mlflow", "mlflow", "MlflowLogger")

@@ -12,8 +12,12 @@ AXIS = "frames"
 
 @final
 class WandbLogger(Logger):
-    """One run of W&B's for each run directory: a resumed one has the same name there. `project`: its name in W&B.
-    `mode`: offline keeps everything in EXP/wandb, for `wandb sync` to send; online sends it."""
+    """One run of W&B's for each run directory: a resumed one has the same name there.
+
+    Args:
+        project: its name in W&B.
+        mode: offline keeps everything in EXP/wandb, for `wandb sync` to send; online sends it.
+    """
 
     def __init__(self, project: str = "roundelay", mode: Literal["offline", "online"] = "offline") -> None:
         self._wandb = load("wandb", "wandb", "WandbLogger")

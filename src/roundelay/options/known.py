@@ -146,8 +146,11 @@ STRATEGIES = KnownOptions("roundelay")
 
 
 def check_strategy(text: str, options: Mapping[str, Any] | None = None) -> None:
-    """Check a strategy as it is written, and further options. Raises UserError: as `make_strategy`, for all that needs
-    no strategy to be seen."""
+    """Check a strategy as it is written, and further options.
+
+    Raises:
+        UserError: as `make_strategy`, for all that needs no strategy to be seen.
+    """
     name, written = parse_strategy(text)
     given = {**(options or {}), **written}
     check_choice(name, given, strategies())

@@ -75,14 +75,17 @@ class ChartAxes:
 
     Attributes:
         x, y: their titles.
+        ceiling: largest value that is drawn.
+        from_zero: does the y axis begin at zero?
+        x_ticks: the only values that the x axis names; none: round ones.
+        reference: ends of a straight line to hold others against, (x, y) each; none without it.
     """
 
     x: str
     y: str
-    ceiling: float = math.inf  # largest value that is drawn
-    from_zero: bool = False  # does the y axis begin at zero?
-    x_ticks: Sequence[float] = ()  # the only values that the x axis names; none: round ones
-    # ends of a straight line to hold others against, (x, y) each; none without it.
+    ceiling: float = math.inf
+    from_zero: bool = False
+    x_ticks: Sequence[float] = ()
     reference: Sequence[tuple[float, float]] = ()
 
 

@@ -22,8 +22,11 @@ CHARACTER = 6.7  # width of an average character of 12-pixel system sans-serif; 
 
 
 def render(template: str, **values: object) -> Markup:
-    """Return a template filled; `PACKAGE/FILE`, or a file of this package. Raises UndefinedError: it names a value that
-    is not given."""
+    """Return a template filled; `PACKAGE/FILE`, or a file of this package.
+
+    Raises:
+        UndefinedError: it names a value that is not given.
+    """
     return Markup(_environment().get_template(template).render(values))
 
 
@@ -34,8 +37,12 @@ def draw(macro: str, *values: object, template: str = "charts.svg", **named: obj
 
 
 def page(template: str, title: str, *, script: str = "", sound: bool = False, **values: object) -> str:
-    """Return a whole page, one of those that extend `page.html`. `script`: further script, after the one of all pages.
-    `sound`: it may play sound that is in it."""
+    """Return a whole page, one of those that extend `page.html`.
+
+    Args:
+        script: further script, after the one of all pages.
+        sound: it may play sound that is in it.
+    """
     style, own = (_read(name) for name in ("page.css", "page.js"))
     whole = own + script
     # Forbids every request and every script but ours: neither a mistake here nor a name in a record can make one.

@@ -40,15 +40,18 @@ class HeardUtterance:
 
     Attributes:
         audio, media_type: a file that browsers play.
+        picture: a PNG, its spectrogram: time to the right over all its width, frequency upwards.
+        seconds: its length.
+        timed: words that were recognised with begin and end in seconds, where decoding noted them.
+        note: what picture and words show, a sentence.
     """
 
     audio: bytes
     media_type: str
-    picture: bytes  # a PNG, its spectrogram: time to the right over all its width, frequency upwards
-    seconds: float  # its length
-    # words that were recognised with begin and end in seconds, where decoding noted them.
+    picture: bytes
+    seconds: float
     timed: tuple[tuple[str, float, float], ...] = ()
-    note: str = ""  # what picture and words show, a sentence
+    note: str = ""
 
 
 Listen = Callable[[Path, str, str], HeardUtterance | None]

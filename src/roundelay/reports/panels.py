@@ -204,12 +204,17 @@ def speedup(comparison: Comparison) -> Markup | None:
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """Several learners beside one."""
+    """Several learners beside one.
 
-    family: str  # those of one are a line
+    Attributes:
+        family: those of one are a line.
+        times: how much faster, or sooner, in the mean; `found` has the seeds' values.
+    """
+
+    family: str
     index: int
     learners: int
-    times: float  # how much faster, or sooner, in the mean; `found` has the seeds' values
+    times: float
     found: Spread
     name: str
 

@@ -12,12 +12,19 @@ _FRAMES = "frames"
 @final
 @dataclass(frozen=True)
 class Wording:
-    """Words of one objective, or of several at once."""
+    """Words of one objective, or of several at once.
 
-    examples: str = _FRAMES  # the things that are counted, in the plural
-    loss: str = "cross-entropy"  # the mean that a run is known by
-    unit: str = "nats per frame"  # its unit
-    right: str = "accuracy"  # the share that is counted beside it
+    Attributes:
+        examples: the things that are counted, in the plural.
+        loss: the mean that a run is known by.
+        unit: its unit.
+        right: the share that is counted beside it.
+    """
+
+    examples: str = _FRAMES
+    loss: str = "cross-entropy"
+    unit: str = "nats per frame"
+    right: str = "accuracy"
 
     @property
     def of_frames(self) -> bool:

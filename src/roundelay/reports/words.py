@@ -70,7 +70,10 @@ class Difference:
 
 def utterances_of(folder: Path, split: str) -> tuple[ScoredUtterance, ...]:
     """Return the utterances of a decoded split of a run; empty where an older version decoded it, or nothing did.
-    Raises UserError: the file is damaged."""
+
+    Raises:
+        UserError: the file is damaged.
+    """
     file = folder / "decode" / split / UTTERANCES_FILE
     if not file.is_file():
         return ()
@@ -103,8 +106,11 @@ def _utterance(fields: Any) -> ScoredUtterance:
 
 
 def phones_of(folder: Path, split: str) -> Counter[WordPair]:
-    """Return the confused phones of a decoded split; empty where decoding did not say. Raises UserError: the file is
-    damaged."""
+    """Return the confused phones of a decoded split; empty where decoding did not say.
+
+    Raises:
+        UserError: the file is damaged.
+    """
     file = folder / "decode" / split / PHONES_FILE
     if not file.is_file():
         return Counter()

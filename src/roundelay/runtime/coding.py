@@ -35,8 +35,11 @@ def arrived(
 
 
 def memory_of(codec: Codec, memory: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the vector (P,) for what the codec leaves out, if it has one. The centre has no memory. Raises ValueError:
-    the strategy has declared vectors, but none of this name."""
+    """Return the vector (P,) for what the codec leaves out, if it has one. The centre has no memory.
+
+    Raises:
+        ValueError: the strategy has declared vectors, but none of this name.
+    """
     if codec.exact or not codec.memory or not memory:
         return None
     if codec.memory not in memory:

@@ -50,23 +50,34 @@ class LearnerPlace:
 @final
 @dataclass(frozen=True)
 class LearnerVectors:
-    """Vectors of a learner, wherever they lie, (P,) each."""
+    """Vectors of a learner, wherever they lie, (P,) each.
+
+    Attributes:
+        snapshot: where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`).
+        memory: by name, of its strategy and its optimizer.
+        shapes: of the parameters that lie one after another in the row; none: it is one.
+    """
 
     row: Row
     gradient: Tensor
-    snapshot: Tensor | None  # where snapshots are copied to; None: they are the row itself (`SnapshotBuffer`)
-    memory: Mapping[str, Tensor]  # by name, of its strategy and its optimizer
-    shapes: tuple[tuple[int, ...], ...] = ()  # of the parameters that lie one after another in the row; none: it is one
+    snapshot: Tensor | None
+    memory: Mapping[str, Tensor]
+    shapes: tuple[tuple[int, ...], ...] = ()
 
 
 @final
 @dataclass(frozen=True)
 class LearnerTables:
-    """Small tables that a learner writes."""
+    """Small tables that a learner writes.
 
-    steps: NDArray[np.int64]  # of all learners, (L,)
-    counts: Counts  # of the segment, of all learners
-    # of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
+    Attributes:
+        steps: of all learners, (L,).
+        counts: of the segment, of all learners.
+        scalars: of this learner's optimizer, of its rate factor, and then its row's mass, if rows are weighed.
+    """
+
+    steps: NDArray[np.int64]
+    counts: Counts
     scalars: NDArray[np.float64]
 
 

@@ -40,8 +40,12 @@ def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRat
 
 @final
 class RateFactor:
-    """Of one learner. `shared`: learners share a round's minibatch; else each has one of its own. `noise`: estimated
-    from its gradients; needed for `gain`."""
+    """Of one learner.
+
+    Args:
+        shared: learners share a round's minibatch; else each has one of its own.
+        noise: estimated from its gradients; needed for `gain`.
+    """
 
     def __init__(self, rate: LearnersRate, strategy: Strategy, shared: bool, noise: GradientNoise | None) -> None:
         self.rate, self._strategy, self._shared, self.noise = rate, strategy, shared, noise

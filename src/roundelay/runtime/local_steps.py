@@ -119,8 +119,11 @@ class StepByParameters(LocalStep):
 
 
 class WholeStep(LocalStep):
-    """An update of the whole row by somebody else's optimizer. `update`: `update(gradient)` changes the row; True: and
-    the snapshot buffer holds it already."""
+    """An update of the whole row by somebody else's optimizer.
+
+    Args:
+        update: `update(gradient)` changes the row; True: and the snapshot buffer holds it already.
+    """
 
     def __init__(self, snapshot: SnapshotBuffer, update: Callable[[Gradient], bool]) -> None:
         self._snapshot, self._update = snapshot, update

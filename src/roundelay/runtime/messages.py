@@ -99,8 +99,11 @@ def _values(of: Any) -> list[tuple[Field[Any], Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON has in the place of a dataclass, of bytes, a word, or a codec: its name and its options. Raises
-    TypeError: it is neither."""
+    """Return what JSON has in the place of a dataclass, of bytes, a word, or a codec: its name and its options.
+
+    Raises:
+        TypeError: it is neither.
+    """
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Enum):
@@ -124,13 +127,21 @@ class Frame:
 
 @final
 class Dialect:
-    """The messages that one end understands. `most`: by the name that a `Range` gives, the largest number."""
+    """The messages that one end understands.
+
+    Args:
+        most: by the name that a `Range` gives, the largest number.
+    """
 
     def __init__(self, *kinds: type[Message], **most: float) -> None:
         self._kinds, self._most = {kind.kind: kind for kind in kinds}, most
 
     def read(self, frame: Frame) -> Message:
-        """Return the message that a frame is. Raises InvalidMessage: it is none of these."""
+        """Return the message that a frame is.
+
+        Raises:
+            InvalidMessage: it is none of these.
+        """
         kind = self._kinds.get(frame.kind)
         if kind is None:
             raise InvalidMessage(f"{frame.kind!r} is no message that is understood here")
@@ -143,8 +154,14 @@ class Dialect:
 
 
 def read(cls: type[T], said: Any, **most: float) -> T:
-    """Return the dataclass `cls` that a JSON object is. `most`: as `Dialect` has it. Raises InvalidMessage: it is none;
-    names the field."""
+    """Return the dataclass `cls` that a JSON object is.
+
+    Args:
+        most: as `Dialect` has it.
+
+    Raises:
+        InvalidMessage: it is none; names the field.
+    """
     kind: Any = cls
     found: T = _reader(kind)(said, most)
     return found
@@ -288,8 +305,11 @@ _MADE: dict[Any, Callable[[tuple[Any, ...]], Read]] = {
 
 
 def table(value: Any, like: NDArray[Any]) -> NDArray[Any]:
-    """Return an array of the shape and type of `like`, from nested lists; whole numbers are below BOUND. Raises
-    InvalidMessage: they are none."""
+    """Return an array of the shape and type of `like`, from nested lists; whole numbers are below BOUND.
+
+    Raises:
+        InvalidMessage: they are none.
+    """
     try:
         found = np.asarray(value)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

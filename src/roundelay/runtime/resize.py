@@ -32,13 +32,20 @@ from roundelay.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class TrainedBy:
-    """The strategy of learners that were saved, as far as it matters to those that go on."""
+    """The strategy of learners that were saved, as far as it matters to those that go on.
+
+    Attributes:
+        memory: names of vectors that it remembers.
+        holders: ranks whose rows are models.
+        weighed: rows have masses.
+        centre: there is one.
+    """
 
     strategy: str
-    memory: Sequence[str]  # names of vectors that it remembers
-    holders: Sequence[int]  # ranks whose rows are models
-    weighed: bool = False  # rows have masses
-    centre: bool = False  # there is one
+    memory: Sequence[str]
+    holders: Sequence[int]
+    weighed: bool = False
+    centre: bool = False
 
     @classmethod
     def of(cls, strategy: Strategy, ranks: Iterable[int]) -> Self:
@@ -48,7 +55,11 @@ class TrainedBy:
 
     @classmethod
     def from_json(cls, meta: Mapping[str, Any]) -> Self:
-        """Read it among the plain values of a save. Raises KeyError: it is not there."""
+        """Read it among the plain values of a save.
+
+        Raises:
+            KeyError: it is not there.
+        """
         known = {name: meta[name] for name in ("weighed", "centre") if name in meta}
         return cls(meta["strategy"], meta["memory"], meta["holders"], **known)
 

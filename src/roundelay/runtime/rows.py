@@ -44,7 +44,11 @@ class Lock(ABC):
 
     @abstractmethod
     def acquire(self) -> None:
-        """Take the lock, and wait for it. Raises TimeoutError: whoever has it does not let go."""
+        """Take the lock, and wait for it.
+
+        Raises:
+            TimeoutError: whoever has it does not let go.
+        """
 
     @abstractmethod
     def release(self) -> None:
@@ -110,7 +114,11 @@ class Row:
 
     @property
     def weight(self) -> float:
-        """The row's mass, under the lock. Raises ValueError: it has none."""
+        """The row's mass, under the lock.
+
+        Raises:
+            ValueError: it has none.
+        """
         if self.mass is None:
             raise ValueError(f"an exchange weighs row {self.rank}, which has no mass: its strategy must be `weighed`")
         return float(self.mass[0])
@@ -305,7 +313,11 @@ def _within(fragment: slice, rule: Callable[..., None], chunks: Sequence[Sequenc
 
 
 def _remembered(row: Row, name: str) -> Tensor:
-    """Return the vector (P,) that is remembered of a row. Raises ValueError: there is none of this name."""
+    """Return the vector (P,) that is remembered of a row.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
     if name not in row.memory:
         raise ValueError(f"an exchange asks for {name!r} of row {row.rank}, which remembers {', '.join(row.memory)}")
     return row.memory[name]

@@ -59,7 +59,11 @@ class Access(NamedTuple):
 
     @classmethod
     def from_number(cls, number: float) -> "Access":
-        """Return the access of this number: the inverse. Raises ValueError, OverflowError: it is the number of none."""
+        """Return the access of this number: the inverse.
+
+        Raises:
+            ValueError, OverflowError: it is the number of none.
+        """
         theirs, mine = divmod(int(number), 4)
         return cls(Use(mine), Use(theirs))
 
@@ -117,7 +121,11 @@ class TraceEvent:
 
     @property
     def access(self) -> Access:
-        """Rows it meets. Raises ValueError, OverflowError: no learner has noted this."""
+        """Rows it meets.
+
+        Raises:
+            ValueError, OverflowError: no learner has noted this.
+        """
         return Access.from_number(self.value) if self.kind is Kind.REACH else ACCESS.get(self.kind, Access())
 
     def __str__(self) -> str:  # noqa: PLR0911, PLR0912 one return a kind
@@ -212,7 +220,10 @@ def _path(folder: Path, rank: int, carried: bool = False) -> Path:
 
 def read_events(folder: Path, rank: int, carried: bool = False) -> Iterator[TraceEvent]:
     """Yield a learner's events, or those of its row between hosts, `carried`, of which there may be no file; in order.
-    Raises UserError: the file is missing or not a trace; names it."""
+
+    Raises:
+        UserError: the file is missing or not a trace; names it.
+    """
     path = _path(folder, rank, carried)
     if carried and not path.exists():
         return
@@ -232,7 +243,11 @@ ARRAY = np.dtype([("kind", "<i4"), ("peer", "<i4"), ("mine", "<i8"), ("theirs", 
 
 
 def read_array(folder: Path, rank: int, carried: bool = False) -> NDArray[Any]:
-    """Return the same as one array. Raises UserError: the file is missing or not a trace; names it."""
+    """Return the same as one array.
+
+    Raises:
+        UserError: the file is missing or not a trace; names it.
+    """
     path = _path(folder, rank, carried)
     data = b"" if carried and not path.exists() else _read(path)
     events = np.frombuffer(data, ARRAY, len(data) // ARRAY.itemsize)
@@ -328,8 +343,11 @@ def write_entry(folder: Path, what: str, into: str = Recorder.FILE, **entry: Any
 
 
 def read_entries(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the parent's part, in order, or those of all hosts; a last line cut short by a kill is left out. Raises
-    UserError: missing, or not a trace; names the file and line."""
+    """Yield the parent's part, in order, or those of all hosts; a last line cut short by a kill is left out.
+
+    Raises:
+        UserError: missing, or not a trace; names the file and line.
+    """
     for path in sorted(folder.glob("trace-*.jsonl")) or [folder / Recorder.FILE]:
         yield from _entries(path)
 
@@ -353,8 +371,11 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Return the words of the learners of an attached session about themselves, by rank. Raises UserError: some are
-    missing."""
+    """Return the words of the learners of an attached session about themselves, by rank.
+
+    Raises:
+        UserError: some are missing.
+    """
     found = {entry["rank"]: entry for entry in entries if entry["what"] == "learner"}
     if not found:
         raise UserError(f"{folder}: no learner has begun in this record.")
@@ -368,7 +389,11 @@ def recorded_learners(folder: Path, entries: Iterable[Mapping[str, Any]]) -> dic
 
 
 def load_state(folder: Path, entry: Mapping[str, Any]) -> ClusterState:
-    """Return the state a `load` entry kept. Raises UserError: its file is missing or damaged."""
+    """Return the state a `load` entry kept.
+
+    Raises:
+        UserError: its file is missing or damaged.
+    """
     path = folder / entry["file"]
     try:
         return ClusterState(load(path.read_bytes()), entry["integers"])

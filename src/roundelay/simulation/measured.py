@@ -43,8 +43,11 @@ def cores_used(learners: int, cores: int) -> int:
 
 
 def read_run(exp: Path) -> Measured:
-    """Read the costs that a run directory records. Raises UserError: not a run on real learners, or without what is
-    needed; names it."""
+    """Read the costs that a run directory records.
+
+    Raises:
+        UserError: not a run on real learners, or without what is needed; names it.
+    """
     records = read_events(exp / "events.jsonl")
     started, segments = of_kind(records, RunStarted), of_kind(records, Segment)
     if not started or not segments:

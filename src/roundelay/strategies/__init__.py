@@ -66,7 +66,10 @@ STRATEGIES: Mapping[str, type[Strategy]] = {
 
 def make_strategy(name: str, options: Mapping[str, Any] | None = None) -> Strategy:
     """Return the strategy called `name`, which may carry options (see `parse_strategy`); they go before `options`.
-    Raises UserError: no such strategy or option, or a value of the wrong type; lists those there are."""
+
+    Raises:
+        UserError: no such strategy or option, or a value of the wrong type; lists those there are.
+    """
     name, written = parse_strategy(name)
     given = {**(options or {}), **written}
     check_choice(name, given, {known: option_names(cls) for known, cls in STRATEGIES.items()})

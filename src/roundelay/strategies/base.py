@@ -172,18 +172,30 @@ class Strategy(ABC):
 
 
 def at_least(strategy: str, option: str, value: int, least: int = 1) -> None:
-    """Check a count that is an option. Raises UserError: it is below `least`."""
+    """Check a count that is an option.
+
+    Raises:
+        UserError: it is below `least`.
+    """
     if value < least:
         raise UserError(f"{strategy}.{option} is {value}: give {least} or more.")
 
 
 def share(strategy: str, option: str, value: float) -> None:
-    """Check a momentum. Raises UserError: it is not in [0, 1)."""
+    """Check a momentum.
+
+    Raises:
+        UserError: it is not in [0, 1).
+    """
     if not 0 <= value < 1:
         raise UserError(f"{strategy}.{option} is {value}: choose a number from 0 up to, not including, 1.")
 
 
 def positive(strategy: str, option: str, value: float) -> None:
-    """Check a rate. Raises UserError: it is not above 0."""
+    """Check a rate.
+
+    Raises:
+        UserError: it is not above 0.
+    """
     if not value > 0:
         raise UserError(f"{strategy}.{option} is {value}: it must be above 0.")

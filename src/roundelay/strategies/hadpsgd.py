@@ -65,7 +65,11 @@ class HAdPsgd(PairAverages):
 
     def on_host(self, ranks: Sequence[int], chosen: bool) -> "HAdPsgd":
         """Return the strategy where a host of several has these `ranks`: the host is a node, unless the size was
-        `chosen`. Raises UserError: a node would be on two hosts."""
+        `chosen`.
+
+        Raises:
+            UserError: a node would be on two hosts.
+        """
         found = self if chosen else replace(self, node_size=len(ranks))
         if ranks[0] % found.node_size:
             raise UserError(

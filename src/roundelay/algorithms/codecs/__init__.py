@@ -21,8 +21,11 @@ MOST_NUMBERS = max(len(codec.numbers) for codec in FORMS.values())
 
 
 def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
-    """Return the codec of that name, with the named vector for what it leaves out. Raises UserError: there is none;
-    says `where` it was asked for, and lists those there are."""
+    """Return the codec of that name, with the named vector for what it leaves out.
+
+    Raises:
+        UserError: there is none; says `where` it was asked for, and lists those there are.
+    """
     if name not in CODECS:
         raise UserError(f"{where} is {name!r}: choose one of {', '.join(CODECS)}.{did_you_mean(str(name), CODECS)}")
     return dataclasses.replace(CODECS[name], memory=memory)
@@ -30,7 +33,11 @@ def codec_named(name: str, where: str = "codec", memory: str = "") -> Codec:
 
 def codec_of(name: object, numbers: Sequence[float] = ()) -> Codec:
     """Return the codec of which another learner or host says that it sends by it: its name, and as many of `numbers` as
-    it has options. Raises ValueError: there is none."""
+    it has options.
+
+    Raises:
+        ValueError: there is none.
+    """
     form = FORMS.get(name) if isinstance(name, str) else None
     if form is None:
         raise ValueError(f"the form {name!r} is none of ours")

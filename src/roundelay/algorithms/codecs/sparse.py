@@ -28,7 +28,11 @@ _TABLE = 16  # bytes of four values
 
 @dataclass(frozen=True)
 class Sparse(Codec):
-    """Places and values of the largest elements. Raises ValueError: the density is no share."""
+    """Places and values of the largest elements.
+
+    Raises:
+        ValueError: the density is no share.
+    """
 
     density: float = 0.03
     two_bits: bool = True

@@ -21,24 +21,34 @@ Inputs = tuple[Tensor, ...]
 class Evidence(NamedTuple):
     """Tensors that `Objective.statistics` counts from, without gradient and where the module computes.
 
-    They become numbers only when backward has been asked for: a number read from a GPU waits for all before it."""
+    They become numbers only when backward has been asked for: a number read from a GPU waits for all before it.
 
-    measure: Tensor  # (), the mean over the examples that records, schedules and reports know the run by
-    outputs: Tensor  # (B, ...) what the module said of each example
+    Attributes:
+        measure: (), the mean over the examples that records, schedules and reports know the run by.
+        outputs: (B, ...) what the module said of each example.
+    """
+
+    measure: Tensor
+    outputs: Tensor
 
 
 class Objective(ABC):
     """A loss over minibatches and its statistics: a frozen dataclass, which is also its section of a recipe.
 
     It holds no tensors and draws nothing at random, so the same object serves every learner and every process; graphs
-    of a corpus, where there are any, are given to each learner's own."""
+    of a corpus, where there are any, are given to each learner's own.
+
+    Attributes:
+        examples: the things that are counted, in the plural.
+        measured: the mean that records, schedules and reports know a run by, in words.
+        right: the share that is counted beside it, in words.
+        aligned: whether every frame has a target, from an alignment; else utterances have, from their transcripts.
+    """
 
     name: str
-    examples: ClassVar[str] = "frames"  # the things that are counted, in the plural
-    # the mean that records, schedules and reports know a run by, in words.
+    examples: ClassVar[str] = "frames"
     measured: ClassVar[str] = "frame cross-entropy"
-    right: ClassVar[str] = "accuracy"  # the share that is counted beside it, in words
-    # whether every frame has a target, from an alignment; else utterances have, from their transcripts.
+    right: ClassVar[str] = "accuracy"
     aligned: ClassVar[bool] = True
 
     @abstractmethod

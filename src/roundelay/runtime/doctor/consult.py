@@ -39,8 +39,11 @@ def consult(
     patience: float | None,
     say: Callable[[str], None],
 ) -> DoctorReport | None:
-    """Return the report, or None where another host has it. Raises UserError: the hosts cannot meet, or are not said
-    well."""
+    """Return the report, or None where another host has it.
+
+    Raises:
+        UserError: the hosts cannot meet, or are not said well.
+    """
     name = socket.gethostname()
     asked = Asked(learners or cores(), int(parameters), folder)
     if hosts or (listen and not launched()):

@@ -96,7 +96,11 @@ class Visited:
 
 
 class VisitServer:
-    """This host, open to visitors until it is closed, or told to `leave`. `at`: where it listens."""
+    """This host, open to visitors until it is closed, or told to `leave`.
+
+    Args:
+        at: where it listens.
+    """
 
     def __init__(self, at: ListensAt | BehindRelay, secret: bytes, asked: Asked, patience: float) -> None:
         listener = Listener(at, secret, {"name": socket.gethostname()}, patience)
@@ -151,7 +155,11 @@ class VisitServer:
 
 
 def _answer(link: Link, kind: type[M], seconds: float) -> M:
-    """Return the answer to what was said. Raises LinkError: there is none, or it is another."""
+    """Return the answer to what was said.
+
+    Raises:
+        LinkError: there is none, or it is another.
+    """
     found = link.hear(ANSWERED, seconds)
     if not isinstance(found, kind):
         raise link.blame(f"answers with {found.kind!r}")
@@ -159,8 +167,11 @@ def _answer(link: Link, kind: type[M], seconds: float) -> M:
 
 
 def visit(address: tuple[str, int], secret: bytes, patience: float) -> Visited:
-    """Ask a host what it finds about itself. Raises LinkError: it cannot be reached, is a stranger, or says what makes
-    no sense."""
+    """Ask a host what it finds about itself.
+
+    Raises:
+        LinkError: it cannot be reached, is a stranger, or says what makes no sense.
+    """
     with Link.connect(address, secret, HELLO, patience) as link:
         link.say(Examine())
         found = _answer(link, FindingsSaid, patience + 60)  # importing torch may take long
@@ -179,12 +190,20 @@ def ask_for_way(origin: Visited, target: Visited, secret: bytes, patience: float
 
 
 def arrive(address: tuple[str, int], arrival: Arrive, secret: bytes, patience: float) -> None:
-    """Tell the host at `address` that this one is there. Raises LinkError: it cannot be reached."""
+    """Tell the host at `address` that this one is there.
+
+    Raises:
+        LinkError: it cannot be reached.
+    """
     _tell(address, secret, patience, arrival)
 
 
 def let_leave(address: tuple[str, int], secret: bytes, patience: float) -> None:
-    """Tell a host that it is over. Raises LinkError: it is gone already."""
+    """Tell a host that it is over.
+
+    Raises:
+        LinkError: it is gone already.
+    """
     _tell(address, secret, patience, Leave())
 
 

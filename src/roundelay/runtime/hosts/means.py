@@ -42,13 +42,20 @@ from roundelay.runtime.procs.memory.views import HostMeanSequences
 @final
 @dataclass(frozen=True)
 class MeanLinks:
-    """Links by which hosts take means and mixes; nothing else is sent over them."""
+    """Links by which hosts take means and mixes; nothing else is sent over them.
 
-    hosts: Sequence[Sequence[int]]  # the ranks of each host, in rank order
-    host: int  # number of this one
-    chain: Mapping[int, Link]  # by host, links to the one before and the one after this
-    mix_links: Mapping[int, Link]  # by host, links to all others, for mixes
-    # makes other links for a chain, where learners go on without hosts that are lost; else None.
+    Attributes:
+        hosts: the ranks of each host, in rank order.
+        host: number of this one.
+        chain: by host, links to the one before and the one after this.
+        mix_links: by host, links to all others, for mixes.
+        open_chain: makes other links for a chain, where learners go on without hosts that are lost; else None.
+    """
+
+    hosts: Sequence[Sequence[int]]
+    host: int
+    chain: Mapping[int, Link]
+    mix_links: Mapping[int, Link]
     open_chain: OpenChain | None = None
 
 

@@ -38,8 +38,11 @@ class Hello(Message):
 
     @classmethod
     def of(cls, link: Link, **most: float) -> Self:
-        """Return the hello of the other end, which has this role; `most` as `Dialect` has it. Raises BadFrame: it is
-        none; the link is closed."""
+        """Return the hello of the other end, which has this role; `most` as `Dialect` has it.
+
+        Raises:
+            BadFrame: it is none; the link is closed.
+        """
         try:
             return read(cls, link.hello, **most)
         except InvalidMessage as error:
@@ -47,41 +50,62 @@ class Hello(Message):
 
 
 class HostHello(Hello, kind="host"):
-    """A host that listens."""
+    """A host that listens.
 
-    first: int  # its lowest rank
-    life: str = ""  # tells its process from a later one
-    # of a session: number of the session, how many led before, rank, life and address.
+    Attributes:
+        first: its lowest rank.
+        life: tells its process from a later one.
+        leader: of a session: number of the session, how many led before, rank, life and address.
+    """
+
+    first: int
+    life: str = ""
     leader: tuple[int, int, int, str, Address] | None = None
 
 
 class JoinHello(Hello, kind=CONTROL):
-    """A host that comes to the one that coordinates."""
+    """A host that comes to the one that coordinates.
 
-    ranks: tuple[int, int]  # its lowest rank, and how many it has
+    Attributes:
+        ranks: its lowest rank, and how many it has.
+        agreement: what must be the same on all hosts.
+        stays: it has taken part before, under another that led.
+    """
+
+    ranks: tuple[int, int]
     learners: int
-    agreement: dict[str, Any]  # what must be the same on all hosts
+    agreement: dict[str, Any]
     address: Address
     life: str = ""
     session: Annotated[int, Range(NO_SESSION)] = 0
-    stays: bool = False  # it has taken part before, under another that led
+    stays: bool = False
 
 
 class PeerHello(Hello):
-    """A host that comes for means or mixes."""
+    """A host that comes for means or mixes.
 
-    what: str  # CHAIN or MIX
+    Attributes:
+        what: CHAIN or MIX.
+        number: of a chain in the place of the first, as `ChainEnds` has it.
+    """
+
+    what: str
     host: int
-    number: tuple[int, int] | None = None  # of a chain in the place of the first, as `ChainEnds` has it
+    number: tuple[int, int] | None = None
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):
-    """A learner of another host that comes for exchanges."""
+    """A learner of another host that comes for exchanges.
+
+    Attributes:
+        life: tells its process from a later one.
+        requests: the link is for requests to lower ranks.
+    """
 
     host: Rank
     rank: Rank
-    life: str = ""  # tells its process from a later one
-    requests: bool = False  # the link is for requests to lower ranks
+    life: str = ""
+    requests: bool = False
 
 
 def identity(rank: int) -> dict[str, Any]:
@@ -119,7 +143,11 @@ class HostTerms(HostOptions):
 
 
 def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
-    """Check that this can be trained on several hosts. Raises UserError: no; says why, and what can."""
+    """Check that this can be trained on several hosts.
+
+    Raises:
+        UserError: no; says why, and what can.
+    """
     check_may_travel(strategy)
     label = strategy.label
     if record:
@@ -135,7 +163,11 @@ def check_hosts(strategy: Strategy, on_death: str, record: bool) -> None:
 
 
 def check_may_travel(strategy: Strategy) -> None:
-    """Check that learners of several hosts can train by this strategy. Raises UserError: no."""
+    """Check that learners of several hosts can train by this strategy.
+
+    Raises:
+        UserError: no.
+    """
     if strategy.traits.one_host:
         raise UserError(
             f"{strategy.label} is for learners of one host: its exchanges meet what the other learner alone remembers, "
@@ -173,8 +205,11 @@ def check_options(strategy: Strategy, options: HostOptions) -> None:
 
 
 def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: bool) -> None:
-    """Check that a session on several hosts can be recorded, to be repeated on one. Raises UserError: no; says why, and
-    what can."""
+    """Check that a session on several hosts can be recorded, to be repeated on one.
+
+    Raises:
+        UserError: no; says why, and what can.
+    """
     synchronous, centre = strategy.traits.synchronous, strategy.traits.model == "centre"
     if centre or (strategy.memory and not synchronous):
         what = "a centre" if centre else "more than rows"
@@ -191,7 +226,11 @@ def check_may_be_recorded(strategy: Strategy, options: HostOptions, on_gpus: boo
 
 
 def check_may_go_on_between_hosts(strategy: Strategy) -> None:
-    """Check that learners of several hosts can go on without those that are lost. Raises UserError: no."""
+    """Check that learners of several hosts can go on without those that are lost.
+
+    Raises:
+        UserError: no.
+    """
     if strategy.traits.synchronous and not strategy.form.exact:
         raise UserError(
             f"on_death is 'go-on': under {strategy.label} each host sends its coded vectors to every other, and one "
@@ -200,7 +239,11 @@ def check_may_go_on_between_hosts(strategy: Strategy) -> None:
 
 
 def check_may_join(strategy: Strategy, place: HostPlace) -> None:
-    """Check that learners can join later, where the environment has places for them. Raises UserError: no."""
+    """Check that learners can join later, where the environment has places for them.
+
+    Raises:
+        UserError: no.
+    """
     if strategy.traits.synchronous and len(place.first) < place.learners:
         raise UserError(
             f"rank {place.ranks[0]}: {PLACES} is {place.learners} and WORLD_SIZE {len(place.first)}, but under "

@@ -12,8 +12,11 @@ PEERS = "ROUNDELAY_PEERS"
 
 
 def listening(text: str, port: int, option: str = "--listen") -> Address:
-    """Return `10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`. Raises UserError: it is none of these; names the
-    `option`."""
+    """Return `10.0.0.1`, `10.0.0.1:4000`, `[fd00::1]:4000`.
+
+    Raises:
+        UserError: it is none of these; names the `option`.
+    """
     host, colon, number = text.rpartition(":") if "]:" in text or text.count(":") == 1 else (text, "", "")
     if colon and not number.isdigit():
         raise UserError(f"{option} {text!r}: write ADDRESS or ADDRESS:PORT.")
@@ -21,8 +24,11 @@ def listening(text: str, port: int, option: str = "--listen") -> Address:
 
 
 def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
-    """Return the hosts that PEERS names; `port` where it says none. Raises UserError: an address is none, or `hosted`:
-    under `torchrun`."""
+    """Return the hosts that PEERS names; `port` where it says none.
+
+    Raises:
+        UserError: an address is none, or `hosted`: under `torchrun`.
+    """
     found = tuple(listening(one.strip(), port, PEERS) for one in text.split(",") if one.strip())
     if found and hosted:
         raise UserError(
@@ -34,7 +40,11 @@ def read_peers(text: str, port: int, hosted: bool) -> tuple[Address, ...]:
 
 def read_relay(listen: str | None, rank: int, first: str) -> Address | None:
     """Return the relay that `listen` names (`relay`, `relay=ADDRESS:PORT`), as an address; ("", 0): the first host, at
-    `first`. None: it names none. Raises UserError: it names no address, or this is the first host."""
+    `first`. None: it names none.
+
+    Raises:
+        UserError: it names no address, or this is the first host.
+    """
     word, equals, text = (listen or "").partition("=")
     if word != "relay":
         return None
@@ -64,8 +74,11 @@ def _resolved(host: str) -> set[str]:
 
 
 def own_address(ways: Sequence[str], rank: int) -> str:
-    """Return the address this host has on its way to the first of `ways` whose name is known. Nothing is sent. Raises
-    UserError: there is no way to any."""
+    """Return the address this host has on its way to the first of `ways` whose name is known. Nothing is sent.
+
+    Raises:
+        UserError: there is no way to any.
+    """
     for number, where in enumerate(ways, 1):
         try:
             family, _, _, _, there = socket.getaddrinfo(where, 9, type=socket.SOCK_DGRAM)[0]

@@ -59,8 +59,11 @@ class LocalLeader:
 
 
 def wait_for_leader(place: HostPlace, patience: float = 300.0) -> int:
-    """Wait for the end of this host's local rank 0, which leads the learner of this rank too; its exit status. Raises
-    UserError: it does not begin within `patience` seconds."""
+    """Wait for the end of this host's local rank 0, which leads the learner of this rank too; its exit status.
+
+    Raises:
+        UserError: it does not begin within `patience` seconds.
+    """
     deadline = time.monotonic() + patience
     while True:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as waiting:

@@ -268,8 +268,12 @@ def send_fact(connection: socket.socket, fact: Fact, *descriptors: int) -> None:
 
 
 def receive_fact(connection: socket.socket, seconds: float = MESSAGE_SECONDS) -> tuple[Fact, list[int]]:
-    """Return a message over a Unix socket, within so many seconds, and the descriptors beside it. Raises EOFError: the
-    other has gone. OSError, ValueError: it says something else, or nothing more."""
+    """Return a message over a Unix socket, within so many seconds, and the descriptors beside it.
+
+    Raises:
+        EOFError: the other has gone.
+        OSError, ValueError: it says something else, or nothing more.
+    """
     connection.settimeout(seconds)
     head, descriptors, _, _ = socket.recv_fds(connection, LENGTH.size, 1)
     for descriptor in descriptors:

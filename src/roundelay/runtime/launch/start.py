@@ -53,17 +53,25 @@ HIDDEN_PREFIX = "TORCHELASTIC_"
 
 @dataclass(frozen=True)
 class Endings:
-    """Rules for learners that end or are to end."""
+    """Rules for learners that end or are to end.
 
-    restarts: int = 0  # of learners that fail, as many in all are started again, each under its rank
-    seconds: float = ENDING_SECONDS  # learners may take to end after the launcher was told to; then they are killed
+    Attributes:
+        restarts: of learners that fail, as many in all are started again, each under its rank.
+        seconds: learners may take to end after the launcher was told to; then they are killed.
+    """
+
+    restarts: int = 0
+    seconds: float = ENDING_SECONDS
 
 
 @dataclass(frozen=True)
 class TorchNames:
-    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them."""
+    """Processes of which RANK, WORLD_SIZE and the like speak, as torch reads them.
 
-    # those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
+    Attributes:
+        group: those of each learner, so many; one that fails ends the others. 0: the learners, as under `torchrun`.
+    """
+
     group: int = 0
 
 
@@ -131,10 +139,15 @@ def launch(
 
 @dataclass(frozen=True)
 class Groups:
-    """Processes of learners."""
+    """Processes of learners.
 
-    size: int  # of each learner; 0: one, which is alone
-    ranks: Sequence[int]  # of the learners of this host
+    Attributes:
+        size: of each learner; 0: one, which is alone.
+        ranks: of the learners of this host.
+    """
+
+    size: int
+    ranks: Sequence[int]
 
     @property
     def processes(self) -> int:
@@ -162,8 +175,12 @@ class Groups:
 
 @final
 class _Started:
-    """Processes of learners. `variables`: the environment of each learner, by rank. `restarts`: so many of the learners
-    that fail may be started again."""
+    """Processes of learners.
+
+    Args:
+        variables: the environment of each learner, by rank.
+        restarts: so many of the learners that fail may be started again.
+    """
 
     def __init__(
         self,

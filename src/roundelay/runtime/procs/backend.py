@@ -48,8 +48,12 @@ class LearnerWork(ABC):
 
 
 class ArenaBackend(ClockedBackend):
-    """Performs what the engine of one learner asks for. `vectors`: the learner's own. `means`: its part in the means it
-    takes part in."""
+    """Performs what the engine of one learner asks for.
+
+    Args:
+        vectors: the learner's own.
+        means: its part in the means it takes part in.
+    """
 
     def __init__(self, access: ArenaAccess, vectors: Vectors, means: Means, work: LearnerWork) -> None:
         self._arena, self._rank, self._rows = access.arena, access.rank, access.rows

@@ -35,8 +35,12 @@ def glanced_distance(rows: Sequence[Tensor]) -> float:
 
 @final
 class ClusterRows:
-    """Rows and memories of a cluster in an arena, under locks of the parent's own. `here`: ranks of this host; rows of
-    others are mirrors. `initial`: parameters (P,) that all begin with."""
+    """Rows and memories of a cluster in an arena, under locks of the parent's own.
+
+    Args:
+        here: ranks of this host; rows of others are mirrors.
+        initial: parameters (P,) that all begin with.
+    """
 
     def __init__(self, cluster: Cluster, arena: Arena, here: Sequence[int], initial: Tensor) -> None:
         self._cluster, self._arena, self._here = cluster, arena, here

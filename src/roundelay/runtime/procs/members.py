@@ -29,8 +29,11 @@ class Member:
     failure: str = ""  # why it could not start, in its own words
 
     def answer(self) -> SegmentAnswer:
-        """Return its next message. Call it when the pipe is ready. Raises EOFError, OSError: nothing more; it is
-        dead."""
+        """Return its next message. Call it when the pipe is ready.
+
+        Raises:
+            EOFError, OSError: nothing more; it is dead.
+        """
         return SegmentAnswer(**json.loads(self.pipe.recv_bytes()))
 
     def reason(self) -> str:

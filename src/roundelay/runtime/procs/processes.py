@@ -41,7 +41,10 @@ class Deaths:
 
     def under(self, strategy: Strategy, recorded: bool = False) -> "Deaths":
         """Return their meaning under a strategy: nobody takes another's place among learners that wait for each other.
-        Raises UserError: its learners cannot go on without one, or not where they are `recorded`."""
+
+        Raises:
+            UserError: its learners cannot go on without one, or not where they are `recorded`.
+        """
         if not strategy.traits.synchronous:
             return self
         if self.policy == "go-on":
@@ -56,8 +59,11 @@ class Deaths:
 
 
 def check_may_go_on(strategy: Strategy, option: str = "training.on_death") -> None:
-    """Check that the learners that are left can go on when one dies. `option` is what wants it. Raises UserError:
-    no."""
+    """Check that the learners that are left can go on when one dies. `option` is what wants it.
+
+    Raises:
+        UserError: no.
+    """
     if strategy.traits.synchronous and strategy.traits.model == "centre":
         raise UserError(
             f"{option} is 'go-on': under {strategy.label} learner 0 keeps the model of all, so nobody can go on "
@@ -107,7 +113,11 @@ class LearnerProcesses:
             self._members[rank] = self._start(rank)
 
     def all_started(self) -> None:
-        """Wait until all have answered, or are dead. Raises LearnerDied: it cannot go on without those that are."""
+        """Wait until all have answered, or are dead.
+
+        Raises:
+            LearnerDied: it cannot go on without those that are.
+        """
         living = self._rows.living()
         missing = sorted({lost.rank for lost in self.lost} - set(living))
         if missing and (self._policy != "go-on" or not living):
@@ -237,8 +247,12 @@ class LearnerProcesses:
         return [rank for rank, ready in self.pending.items() if ready]
 
     def promote(self, wanted: Sequence[int], trace: Path | None, number: int) -> list[int]:
-        """Return those of `wanted` that are replacements and ready take their places; who did. `trace`: folder of the
-        trace that is taken, if any. `number`: in the trace, of the orders that they begin with."""
+        """Return those of `wanted` that are replacements and ready take their places; who did.
+
+        Args:
+            trace: folder of the trace that is taken, if any.
+            number: in the trace, of the orders that they begin with.
+        """
         ready = [rank for rank in self.ready() if rank in wanted]
         for rank in ready:
             near = [other for other in self._rows.living() if other in self._members]

@@ -211,8 +211,12 @@ def _state(
 
 
 class PlannedWork(LearnerWork):
-    """One learner's part in a segment of a plan. `buffer`: for gradients, (P,); `resident`: it and snapshots are on the
-    learner's device. `meanwhile`: called with the progress of gradients that are not part of a mean."""
+    """One learner's part in a segment of a plan.
+
+    Args:
+        buffer: for gradients, (P,); `resident`: it and snapshots are on the learner's device.
+        meanwhile: called with the progress of gradients that are not part of a mean.
+    """
 
     def __init__(
         self,

@@ -24,8 +24,11 @@ class Baton:
         self._failure: BaseException | None = None
 
     def run(self, learners: Sequence[tuple[int, Callable[[], None]]]) -> None:
-        """Run all of them, (rank, what it does), to their ends. Raises Differs: nobody could go on; or whatever one of
-        them raises."""
+        """Run all of them, (rank, what it does), to their ends.
+
+        Raises:
+            Differs: nobody could go on; or whatever one of them raises.
+        """
         self._running = len(learners)
         threads = [threading.Thread(target=self._thread, args=learner) for learner in learners]
         for thread in threads:
@@ -49,7 +52,11 @@ class Baton:
             self._condition.notify_all()
 
     def until(self, rank: int, ready: Callable[[], bool], what: str) -> None:
-        """Pass the baton on until `ready`; called with the baton. Raises Differs: nobody can go on."""
+        """Pass the baton on until `ready`; called with the baton.
+
+        Raises:
+            Differs: nobody can go on.
+        """
         while not ready():
             self._stuck[rank] = what
             self._notice_deadlock()

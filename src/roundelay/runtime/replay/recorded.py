@@ -32,7 +32,11 @@ class Recorded(ABC):
     @abstractmethod
     def wait(self, event: TraceEvent) -> None:
         """Wait until the rows that the next event touches are at its versions, and nobody has still to read what it
-        overwrites. Raises Differs: that will never be."""
+        overwrites.
+
+        Raises:
+            Differs: that will never be.
+        """
 
     @abstractmethod
     def is_taken(self, event: TraceEvent) -> None:
@@ -51,7 +55,11 @@ class Recorded(ABC):
         return self.next is not None and self.next.kind in kinds
 
     def look(self, *kinds: Kind) -> TraceEvent:
-        """Return the next event, not taken, which must be one of `kinds`. Raises Differs: it is not."""
+        """Return the next event, not taken, which must be one of `kinds`.
+
+        Raises:
+            Differs: it is not.
+        """
         event, wanted = self.next, " or ".join(kind.name.lower() for kind in kinds)
         if event is None or (event.kind in BEFORE and event.kind not in kinds):
             raise self.over(wanted)
@@ -61,7 +69,11 @@ class Recorded(ABC):
 
     def take(self, *kinds: Kind, cached: bool = False) -> TraceEvent:
         """Return the next event, which must be one of `kinds`, once the rows it touches are at its versions; at once
-        where it needs only what the learner has a copy of, `cached`. Raises Differs: it is not, or nobody can go on."""
+        where it needs only what the learner has a copy of, `cached`.
+
+        Raises:
+            Differs: it is not, or nobody can go on.
+        """
         event = self.look(*kinds)
         if not cached:
             self.wait(event)
@@ -71,7 +83,11 @@ class Recorded(ABC):
         return event
 
     def take_reach(self, effect: Reach) -> None:
-        """Take the event of an effect on the row of another. Raises Differs: it is another."""
+        """Take the event of an effect on the row of another.
+
+        Raises:
+            Differs: it is another.
+        """
         rule = REACH_RULES[type(effect)]
         event = self.look(rule.kind)
         if (event.peer, event.access) != (effect.peer, rule.access):
@@ -79,7 +95,11 @@ class Recorded(ABC):
         self.take(rule.kind)
 
     def note(self, kind: Kind, peer: int = -1, mine: int = -1, theirs: int = -1, value: float = 0.0) -> None:
-        """Check that an engine's note is the next event. Raises Differs: it is not."""
+        """Check that an engine's note is the next event.
+
+        Raises:
+            Differs: it is not.
+        """
         event = self.take(kind)
         both_nan = np.isnan(event.value) and np.isnan(value)
         if (event.peer, event.mine, event.theirs) != (peer, mine, theirs) or (event.value != value and not both_nan):
@@ -91,8 +111,11 @@ class Recorded(ABC):
 
 
 class RecordedState(LearnerState):
-    """A learner's state whose operations wait for their turn. `finish_deferred`: does the deferred exchange, which no
-    step takes from its place: it waits for a turn of its own."""
+    """A learner's state whose operations wait for their turn.
+
+    Args:
+        finish_deferred: does the deferred exchange, which no step takes from its place: it waits for a turn of its own.
+    """
 
     def __init__(
         self,

@@ -19,15 +19,23 @@ from roundelay.runtime.trace import read_entries, recorded_learners
 
 @dataclass(frozen=True)
 class ReplayedScript:
-    """The result of a replay."""
+    """The result of a replay.
+
+    Attributes:
+        gradients: computed again.
+        whole: all learners came to the end of all sessions.
+        cut_short: the record has no end.
+        differences: by learner, the first of each, in words; none: all is as recorded.
+        status: exit status of the learners.
+    """
 
     learners: int
-    gradients: int  # computed again
+    gradients: int
     events: int
-    whole: bool  # all learners came to the end of all sessions
-    cut_short: bool  # the record has no end
-    differences: Sequence[str]  # by learner, the first of each, in words; none: all is as recorded
-    status: int  # exit status of the learners
+    whole: bool
+    cut_short: bool
+    differences: Sequence[str]
+    status: int
 
 
 def replay_script(record: Path, command: Sequence[str], say: Callable[[str], None]) -> ReplayedScript:

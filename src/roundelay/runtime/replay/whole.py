@@ -39,8 +39,11 @@ class Replayed:
 
 
 def replay(folder: Path, cluster: Cluster, progress: Progress) -> Replayed:
-    """Repeat the run whose trace is in `folder`. Raises UserError: the trace is missing, damaged, or of another
-    cluster."""
+    """Repeat the run whose trace is in `folder`.
+
+    Raises:
+        UserError: the trace is missing, damaged, or of another cluster.
+    """
     return _Replay(folder, cluster, progress).run()
 
 

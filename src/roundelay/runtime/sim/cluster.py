@@ -291,8 +291,11 @@ class VirtualCluster:
         return sum(node.learners * node.count for node in self.nodes)
 
     def first(self, learners: int) -> "VirtualCluster":
-        """Return this cluster with its first `learners` learners only, and what happens to them. Raises UserError: it
-        has fewer; none of these is there at the beginning."""
+        """Return this cluster with its first `learners` learners only, and what happens to them.
+
+        Raises:
+            UserError: it has fewer; none of these is there at the beginning.
+        """
         if learners > self.learners:
             raise UserError(
                 f"cluster {self.name!r} has {self.learners} learners on its nodes, but {learners} are to train."
@@ -362,7 +365,11 @@ class VirtualCluster:
 
 
 def load_cluster(path: Path) -> VirtualCluster:
-    """Return the cluster a YAML file describes. Raises UserError: names the file and the dotted key at fault."""
+    """Return the cluster a YAML file describes.
+
+    Raises:
+        UserError: names the file and the dotted key at fault.
+    """
     mapping = read_yaml(path)  # its errors name the file
     try:
         return build(VirtualCluster, {"name": path.stem, **mapping})

@@ -21,7 +21,11 @@ Group = tuple[int, ...]
 
 
 class VirtualMeans(Generic[W]):
-    """Means by group; a group may be in one at a time. `gone`: learners who are waited for no more."""
+    """Means by group; a group may be in one at a time.
+
+    Args:
+        gone: learners who are waited for no more.
+    """
 
     def __init__(self, gone: Sequence[int] = ()) -> None:
         self._gatherings: dict[Group, dict[int, tuple[Tensor, float, W]]] = {}  # those that have arrived, by rank

@@ -86,8 +86,11 @@ class RowCarrier:
         self._in_flight: tuple[int, int] | None = None  # the peer that the row is in flight to, and the lease
 
     def fetch(self, peer: int, into: Tensor) -> int | None:
-        """Copy row `peer` as it is now into `into` (P,); its version. None: nobody is there. Raises LinkError,
-        TimeoutError: no reply; nothing is copied."""
+        """Copy row `peer` as it is now into `into` (P,); its version. None: nobody is there.
+
+        Raises:
+            LinkError, TimeoutError: no reply; nothing is copied.
+        """
         parameters = self._layout.parameters
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):  # for the links and the room
             reply = self._read(FetchMessage(self._next(), peer), 4 * parameters)
@@ -99,7 +102,11 @@ class RowCarrier:
 
     def ask(self, peer: int, gather: Gathering, comes: bool = False) -> RowReply | None:
         """Return the reply of the host of row `peer` to a question about a gathering, or to one who `comes` to it with
-        nothing; None: nobody is there. Raises LinkError, TimeoutError: no reply."""
+        nothing; None: nobody is there.
+
+        Raises:
+            LinkError, TimeoutError: no reply.
+        """
         with self._leases.held(self._rank, TO_CHECK_OUT * self._network.patience):
             return self._read(FetchMessage(self._next(), peer, gather, comes), 0)
 
@@ -251,8 +258,11 @@ class RowCarrier:
         return bool(self._network.centre[0] != NONE if row == self._layout.learners else self.alive[row])
 
     def look_at(self, peer: int) -> None:
-        """Go on if this network is open and learner `peer` lives, or is the centre and that is somewhere. Raises
-        LinkClosed: else."""
+        """Go on if this network is open and learner `peer` lives, or is the centre and that is somewhere.
+
+        Raises:
+            LinkClosed: else.
+        """
         if self._network.closing or not self._lives(peer):
             raise LinkClosed(f"learner {peer} is not there")
 

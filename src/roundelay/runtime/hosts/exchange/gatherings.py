@@ -22,8 +22,12 @@ WAITING_SECONDS = 0.5
 
 @final
 class GatheringPlace:
-    """Learner `rank`'s. One thread's. `arena`: of this host; its locks are this thread's own. `look`: called during
-    waits; whatever it raises ends them."""
+    """Learner `rank`'s. One thread's.
+
+    Args:
+        arena: of this host; its locks are this thread's own.
+        look: called during waits; whatever it raises ends them.
+    """
 
     def __init__(self, arena: Arena, centre: Row, rank: int, look: Callable[[], None]) -> None:
         self._centre, self._attendee = centre, Attendee(arena, rank)

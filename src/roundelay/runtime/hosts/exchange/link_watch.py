@@ -19,8 +19,12 @@ Turn = Callable[[], bool]
 
 @final
 class Workers:
-    """Threads for work that may have to wait: as many as there is work at a time. `name`: of each thread, for people.
-    `idle`: seconds without work after which a thread ends."""
+    """Threads for work that may have to wait: as many as there is work at a time.
+
+    Args:
+        name: of each thread, for people.
+        idle: seconds without work after which a thread ends.
+    """
 
     def __init__(self, name: str, idle: float = IDLE_SECONDS) -> None:
         self._name, self._idle_seconds = name, idle
@@ -70,7 +74,11 @@ class Workers:
 @final
 class LinkWatch:
     """Links, each with its turn. No two turns of one link are under way at a time, unless the link has been added
-    twice. `name`: of its threads, for people."""
+    twice.
+
+    Args:
+        name: of its threads, for people.
+    """
 
     def __init__(self, name: str) -> None:
         self.workers = Workers(name)

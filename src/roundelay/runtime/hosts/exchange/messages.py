@@ -24,17 +24,25 @@ from roundelay.strategies.base import Strategy
 
 
 class ExchangeMessage(ExchangeFacts, kind="exchange"):
-    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`."""
+    """A row travels, beside it: the message of a client. Terms are those of `ExchangeTerms`.
+
+    Attributes:
+        n: number of the message, as the asker counts.
+        chunks: the first chunk of the row that takes part, and the one behind the last.
+        private: number of private vectors, which come behind the row.
+        gather: the gathering to which the learner comes by this exchange.
+        both: both rows travel at once: this one follows in a `GiveMessage`, and the other comes in a `FoundReply`
+            meanwhile.
+    """
 
     _: KW_ONLY
-    n: int  # number of the message, as the asker counts
+    n: int
     peer: RowNumber
-    chunks: tuple[int, int]  # the first chunk of the row that takes part, and the one behind the last
-    private: int = 0  # number of private vectors, which come behind the row
+    chunks: tuple[int, int]
+    private: int = 0
     asked: int | None = None
     mass: float = 0.0
-    gather: Gathering | None = None  # the gathering to which the learner comes by this exchange
-    # both rows travel at once: this one follows in a `GiveMessage`, and the other comes in a `FoundReply` meanwhile.
+    gather: Gathering | None = None
     both: bool = False
 
 
@@ -77,13 +85,21 @@ class Reply(Message):
 
 
 class RowReply(Reply, kind="row"):
-    """A row comes back, or was changed."""
+    """A row comes back, or was changed.
 
-    version: Integer  # of the visited row, as it is now; 0 where a learner only asks whether it is to wait
-    age: Integer | None = None  # of it, for rules that take one
-    share: Factor | None = None  # of the row of the learner that asked, where rows are weighed
-    counts: bool = False  # what came to a gathering does
-    waits: bool = False  # the learner is to wait for others at the gathering
+    Attributes:
+        version: of the visited row, as it is now; 0 where a learner only asks whether it is to wait.
+        age: of it, for rules that take one.
+        share: of the row of the learner that asked, where rows are weighed.
+        counts: what came to a gathering does.
+        waits: the learner is to wait for others at the gathering.
+    """
+
+    version: Integer
+    age: Integer | None = None
+    share: Factor | None = None
+    counts: bool = False
+    waits: bool = False
 
 
 class FoundReply(Reply, kind="found"):
@@ -231,7 +247,11 @@ class ExchangeTerms:
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:
         """Return the vector (P,) for what is left out of a row of this host, guarded by the row's lock; None: it is
-        lost, or nothing is. `own`: of this end, for a codec that the run has chosen."""
+        lost, or nothing is.
+
+        Args:
+            own: of this end, for a codec that the run has chosen.
+        """
         if self.codec.exact:
             return None
         if self.by_run:
@@ -271,8 +291,11 @@ class ExchangeTerms:
 
     @classmethod
     def read(cls, message: ExchangeMessage, layout: Layout, strategy: Strategy | None = None) -> Self:
-        """Return the terms that a message says, all of them checked; `strategy` is the run's. Raises InvalidMessage: no
-        client of ours says that."""
+        """Return the terms that a message says, all of them checked; `strategy` is the run's.
+
+        Raises:
+            InvalidMessage: no client of ours says that.
+        """
         memory, by_run, report = message.memory, message.memory == BY_RUN, message.report
         if memory not in (BY_RUN, "", *layout.memory):
             raise InvalidMessage("a memory that learners have not")
@@ -333,8 +356,14 @@ class ExchangeTerms:
 
 
 def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy: Strategy | None) -> Gather:
-    """Return the gathering to which a learner elsewhere comes, or waits in. `give`: what it gives, if anything. Raises
-    InvalidMessage: no client of ours says that."""
+    """Return the gathering to which a learner elsewhere comes, or waits in.
+
+    Args:
+        give: what it gives, if anything.
+
+    Raises:
+        InvalidMessage: no client of ours says that.
+    """
     beside = names_among(said.beside, layout.centre_memory)
     try:
         close = Exchange(layout.learners, find(said.close, len(beside), False, strategy), theirs=beside)
@@ -345,8 +374,11 @@ def read_gather(said: Gathering, layout: Layout, give: Exchange | None, strategy
 
 
 def names_among(names: tuple[str, ...], known: Sequence[str]) -> tuple[str, ...]:
-    """Return names of vectors, as a message says them. Raises InvalidMessage: they are not among those that are
-    `known`."""
+    """Return names of vectors, as a message says them.
+
+    Raises:
+        InvalidMessage: they are not among those that are `known`.
+    """
     if not set(names) <= set(known):
         raise InvalidMessage("vectors that nobody keeps here")
     return names

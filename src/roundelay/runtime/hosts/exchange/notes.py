@@ -25,8 +25,11 @@ class ExchangeNotes:
         """Note that a row goes to row `peer`, as the other half of exchange `number` of that row."""
 
     def begins(self, row: Row, number: int, terms: ExchangeTerms, asked: tuple[int, int]) -> None:
-        """Note that exchange `number` of a row that travels begins, and that it is sent. `asked`: the learner that has
-        asked for it, and the number of its request."""
+        """Note that exchange `number` of a row that travels begins, and that it is sent.
+
+        Args:
+            asked: the learner that has asked for it, and the number of its request.
+        """
 
     def taken(self, row: Row, peer: int, number: int) -> None:
         """Note that a row is changed by that exchange."""
@@ -76,8 +79,11 @@ def _terms_path(folder: Path, rank: int) -> Path:
 
 
 def read_terms(folder: Path, rank: int) -> Iterator[ExchangeTerms]:
-    """Yield the terms of exchanges by which row `rank` has travelled, in order of their numbers. Raises UserError: they
-    are damaged; names file and line."""
+    """Yield the terms of exchanges by which row `rank` has travelled, in order of their numbers.
+
+    Raises:
+        UserError: they are damaged; names file and line.
+    """
     path = _terms_path(folder, rank)
     if not path.exists():
         return

@@ -323,7 +323,10 @@ class PeerSession:
 
     def _checked(self, message: ExchangeMessage | FetchMessage) -> Callable[[], _Reply | None]:
         """Return a function that does as the message asks and makes the reply; None, or TimeoutError: nobody is there.
-        Raises InvalidMessage: none of our clients would ask for that."""
+
+        Raises:
+            InvalidMessage: none of our clients would ask for that.
+        """
         layout, number, row = self._client.layout, message.n, self._rows.get(message.peer)
         if row is None or not is_here(self._arena, message.peer, self._client.here):
             raise InvalidMessage(f"row {message.peer} is not here")
@@ -442,8 +445,11 @@ class PeerSession:
                 row.check_in(lease)
 
     def _swap(self, number: int, payload: memoryview, came: Buffer) -> None:
-        """Send a row while the other comes. Raises LinkError, TimeoutError: it does not, or both did not get
-        through."""
+        """Send a row while the other comes.
+
+        Raises:
+            LinkError, TimeoutError: it does not, or both did not get through.
+        """
         link, gone = self._mine, threading.Event()
         assert link is not None
 

@@ -149,16 +149,22 @@ class OutOfTurn(Exception):
 
 @final
 class ExchangeState:
-    """One end of one exchange after another. `guard`: held while an event is taken, where several threads feed this
-    machine."""
+    """One end of one exchange after another.
+
+    Args:
+        guard: held while an event is taken, where several threads feed this machine.
+    """
 
     def __init__(self, role: Role, guard: AbstractContextManager[object] | None = None) -> None:
         self.role, self.state, self._table = role, State.IDLE, TRANSITIONS[role]
         self._guard = guard or nullcontext()
 
     def take(self, event: Event) -> State:
-        """Change to the next state, and return it. Raises OutOfTurn: this state does not allow `event`; nothing has
-        changed."""
+        """Change to the next state, and return it.
+
+        Raises:
+            OutOfTurn: this state does not allow `event`; nothing has changed.
+        """
         with self._guard:
             following = self._table[self.state].get(event)
             if following is None:
@@ -175,8 +181,11 @@ class ExchangeState:
         return True
 
     def hear(self, reply: str) -> State:
-        """Take the reply of that name. Raises OutOfTurn: there is none of that name, or it does not answer what was
-        sent."""
+        """Take the reply of that name.
+
+        Raises:
+            OutOfTurn: there is none of that name, or it does not answer what was sent.
+        """
         event = REPLIES.get(reply)
         if event is None:
             raise OutOfTurn(f"{reply!r} is no reply")

@@ -39,8 +39,12 @@ C = TypeVar("C", bound=Communicator)
 
 
 class AgreedTransport(MeanTransport, Generic[C]):
-    """One host of those that take means over communicators. `way`: a word for it, for people. `seconds`: that a mean
-    which has failed is tried again."""
+    """One host of those that take means over communicators.
+
+    Args:
+        way: a word for it, for people.
+        seconds: that a mean which has failed is tried again.
+    """
 
     def __init__(self, agreement: CommunicatorAgreement, way: str, seconds: float) -> None:
         self._agreement, self._way, self._seconds = agreement, way, seconds
@@ -94,7 +98,11 @@ class AgreedTransport(MeanTransport, Generic[C]):
 
     @abstractmethod
     def _connect(self, terms: CommunicatorTerms) -> C:
-        """Return the communicator of these terms."""
+        """Return the communicator of these terms.
+
+        Raises:
+            CommunicatorBroken, LinkError, TimeoutError, PartOver.
+        """
 
     def _catch_up(self, communicator: C, mean: LocalMean) -> None:
         """Give a mean that some hosts have complete, and others not, to these."""
@@ -108,8 +116,16 @@ class AgreedTransport(MeanTransport, Generic[C]):
     @abstractmethod
     def _pass_on(self, communicator: C, mean: LocalMean, source: int) -> None:
         """Give the last mean that the member at place `source` has complete to all; here it belongs into `mean`, where
-        it is not complete yet."""
+        it is not complete yet.
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
 
     @abstractmethod
     def _sum(self, communicator: C, mean: LocalMean) -> None:
-        """Take the next mean."""
+        """Take the next mean.
+
+        Raises:
+            CommunicatorBroken, MemberLost, PartOver.
+        """

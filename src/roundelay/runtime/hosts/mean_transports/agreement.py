@@ -75,7 +75,11 @@ class CommunicatorAgreement:
                     self._links[host].say(message)
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Take a message; False: it is about something else. Raises InvalidMessage: it makes no sense here."""
+        """Take a message; False: it is about something else.
+
+        Raises:
+            InvalidMessage: it makes no sense here.
+        """
         with self._changed:
             match message:
                 case ReadyForMeans() if self._host == FIRST_HOST:
@@ -119,7 +123,11 @@ class CommunicatorAgreement:
             raise CommunicatorBroken("another host could not go on with it")
 
     def until(self, terms: CommunicatorTerms, ready: Callable[[], bool], called: Callable[[], bool]) -> None:
-        """Wait for something of this host: for learners, or for calls of a library where there are such (`called`)."""
+        """Wait for something of this host: for learners, or for calls of a library where there are such (`called`).
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
         pause, bell = 50e-6, self._part.bell
         heard = bell.heard()
         while not ready():
@@ -137,8 +145,13 @@ class CommunicatorAgreement:
             self._changed.wait(LISTEN_SECONDS)
 
     def agree(self, progress: MeansDone) -> CommunicatorTerms:
-        """Return the next communicator, with all hosts that live. Raises LinkError: the first host is lost, or does
-        without this one. TimeoutError: somebody does not come. PartOver."""
+        """Return the next communicator, with all hosts that live.
+
+        Raises:
+            LinkError: the first host is lost, or does without this one.
+            TimeoutError: somebody does not come.
+            PartOver.
+        """
         return self._invite(progress) if self._host == FIRST_HOST else self._await_terms(progress)
 
     def _invite(self, progress: MeansDone) -> CommunicatorTerms:
@@ -181,7 +194,11 @@ class CommunicatorAgreement:
         self._tell(terms.members, Broken(self._part.number, terms.number))
 
     def weights(self, terms: CommunicatorTerms, number: int, mine: Sequence[float]) -> list[float]:
-        """Return all learners' weights in mean `number`, by rank, once all members' learners have come to it."""
+        """Return all learners' weights in mean `number`, by rank, once all members' learners have come to it.
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
         where = terms.number, number
         self._tell(terms.members, MeanWeights(self._part.number, *where, tuple(mine)))
         with self._changed:
@@ -199,7 +216,11 @@ class CommunicatorAgreement:
         self._tell(terms.members, Key(self._part.number, terms.number, key, value))
 
     def key(self, terms: CommunicatorTerms, key: str, seconds: float | None = None) -> bytes:
-        """Return the value that a member has set, once it has."""
+        """Return the value that a member has set, once it has.
+
+        Raises:
+            CommunicatorBroken, TimeoutError, PartOver.
+        """
         where, seconds = (terms.number, key), self._seconds if seconds is None else seconds
         with self._changed:
             self._wait(lambda: where in self._keys, lambda: self.check(terms), f"for {key!r} of a member", seconds)

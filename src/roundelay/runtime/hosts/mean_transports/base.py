@@ -27,13 +27,21 @@ from roundelay.runtime.procs.memory.views import HostMeanSequences
 @final
 @dataclass(frozen=True, eq=False)
 class LocalMean:
-    """One mean of everybody under way, as this host has it."""
+    """One mean of everybody under way, as this host has it.
 
-    number: int  # 1 for the first of a part
-    weights: Sequence[float]  # of this host's learners that are in it, in rank order
-    vectors: Sequence[Tensor]  # theirs, (P,) each
-    mean: Tensor  # where the result belongs, (n,)
-    gradient: bool  # are the vectors gradients? They may still be computed, from the last element to the first
+    Attributes:
+        number: 1 for the first of a part.
+        weights: of this host's learners that are in it, in rank order.
+        vectors: theirs, (P,) each.
+        mean: where the result belongs, (n,).
+        gradient: are the vectors gradients? They may still be computed, from the last element to the first.
+    """
+
+    number: int
+    weights: Sequence[float]
+    vectors: Sequence[Tensor]
+    mean: Tensor
+    gradient: bool
     share: "LocalShare"
 
     def pieces(self, elements: int) -> list[slice]:
@@ -48,7 +56,11 @@ class LocalMean:
 
     def add(self, part: Tensor, piece: slice, total: float, afresh: bool = False) -> None:
         """Add what this host's learners have in a `piece`, as soon as it is computed, to `part`: each by its share of
-        the `total` weight of all learners, in rank order. `afresh`: what was in `part` does not count."""
+        the `total` weight of all learners, in rank order. `afresh`: what was in `part` does not count.
+
+        Raises:
+            MemberLost, PartOver.
+        """
         self.share.until_computed(piece.start)
         shares = [weight / total for weight in self.weights]
         for at in range(0, len(part), CHUNK):  # so much stays in cache
@@ -71,8 +83,12 @@ class LocalMean:
 
 @final
 class LocalShare:
-    """The share of this host's learners in means of everybody. `here`: their ranks. `goes_on`: those that die are left
-    out."""
+    """The share of this host's learners in means of everybody.
+
+    Args:
+        here: their ranks.
+        goes_on: those that die are left out.
+    """
 
     def __init__(self, arena: Arena, here: Sequence[int], part: MeansPart, goes_on: bool = False) -> None:
         self._arena, self._here, self._part, self._goes_on = arena, list(here), part, goes_on
@@ -82,7 +98,11 @@ class LocalShare:
         self._mean = arena.vector("mean", self._here[0])
 
     def next(self, number: int) -> LocalMean:
-        """Return mean `number` of the part, once all learners of this host have come to it."""
+        """Return mean `number` of the part, once all learners of this host have come to it.
+
+        Raises:
+            PartOver.
+        """
         sequences = self._sequences
         self._part.until(lambda: self._have_come(number))
         here = self._present
@@ -122,8 +142,11 @@ class LocalShare:
         return self._mean[:elements]
 
     def computed(self, first: int) -> bool:
-        """Return True if all vectors of the mean under way are complete from element `first` on. Raises MemberLost: one
-        never will be, since its learner has died."""
+        """Return True if all vectors of the mean under way are complete from element `first` on.
+
+        Raises:
+            MemberLost: one never will be, since its learner has died.
+        """
         if self._goes_on:
             gone = [rank for rank in self._present if not self._alive[rank]]  # before its number is read
             for rank in gone:
@@ -132,7 +155,11 @@ class LocalShare:
         return bool((self._between.ready_from[self._present] <= first).all())
 
     def until_computed(self, first: int) -> None:
-        """Wait until they are."""
+        """Wait until they are.
+
+        Raises:
+            MemberLost, PartOver.
+        """
         self._part.until(lambda: self.computed(first))
 
     def complete(self, number: int, total: float) -> None:
@@ -160,8 +187,11 @@ class MeanTransport(ABC):
         return {}
 
     def heard(self, host: int, message: OfPart) -> bool:
-        """Take what another host has said over its link for mixes; return False if that is not for this. Raises
-        InvalidMessage: it makes no sense here."""
+        """Take what another host has said over its link for mixes; return False if that is not for this.
+
+        Raises:
+            InvalidMessage: it makes no sense here.
+        """
         return False
 
     def lost(self, host: int) -> bool:

@@ -36,12 +36,19 @@ GROUP_BUCKET = 2**22
 @final
 @dataclass(frozen=True)
 class GroupOptions:
-    """Options of means by a library."""
+    """Options of means by a library.
 
-    library: Library  # which
-    address: str  # of this host, at which the library listens
-    seconds: float  # that hosts wait for each other, for a call of the library, and for a mean that has failed
-    bucket: int = GROUP_BUCKET  # elements in one call; the same for all
+    Attributes:
+        library: which.
+        address: of this host, at which the library listens.
+        seconds: that hosts wait for each other, for a call of the library, and for a mean that has failed.
+        bucket: elements in one call; the same for all.
+    """
+
+    library: Library
+    address: str
+    seconds: float
+    bucket: int = GROUP_BUCKET
 
 
 @final
@@ -53,13 +60,21 @@ class _Communicator:
         self.sums = torch.empty(parameters, device=device)
 
     def all_reduce(self, vector: Tensor) -> Work | None:
-        """Begin to make `vector` the sum of all members'; None: there are no others."""
+        """Begin to make `vector` the sum of all members'; None: there are no others.
+
+        Raises:
+            CommunicatorBroken.
+        """
         self.idle = False
         with _broken_by_errors():
             return None if self.group is None else self.group.allreduce([vector])
 
     def broadcast(self, vector: Tensor, source: int) -> Work | None:
-        """Begin to make `vector` that of the member at place `source`."""
+        """Begin to make `vector` that of the member at place `source`.
+
+        Raises:
+            CommunicatorBroken.
+        """
         options = distributed.BroadcastOptions()
         options.rootRank, self.idle = source, False
         with _broken_by_errors():
@@ -84,7 +99,12 @@ def _end(held: list[Any]) -> None:
 
 @final
 class GroupTransport(AgreedTransport[_Communicator]):
-    """One host of those that take means by a library. `host`: number of this one. `parameters`: P."""
+    """One host of those that take means by a library.
+
+    Args:
+        host: number of this one.
+        parameters: P.
+    """
 
     def __init__(self, agreement: CommunicatorAgreement, host: int, parameters: int, options: GroupOptions) -> None:
         super().__init__(agreement, options.library, options.seconds)
@@ -152,7 +172,11 @@ class GroupTransport(AgreedTransport[_Communicator]):
         mean.mean[piece].copy_(communicator.sums[piece])
 
     def _finish(self, communicator: _Communicator, work: Work | None) -> None:
-        """Wait for a call of the library."""
+        """Wait for a call of the library.
+
+        Raises:
+            CommunicatorBroken, PartOver.
+        """
         self._agreement.until(communicator.terms, lambda: _through(work), lambda: True)
         if work is not None:
             with _broken_by_errors():

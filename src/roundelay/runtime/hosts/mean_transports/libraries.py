@@ -46,8 +46,13 @@ def device_of_means(library: Library) -> torch.device:
 
 
 def check_library(library: Library, rank: int) -> None:
-    """Args: rank: the first of this host. Raises UserError: this torch has not got the library, or this host not what
-    it needs."""
+    """
+    Args:
+        rank: the first of this host.
+
+    Raises:
+        UserError: this torch has not got the library, or this host not what it needs.
+    """
     lacks = ""
     if library == "gloo" and not (distributed.is_available() and distributed.is_gloo_available()):
         lacks = "this torch has no gloo"

@@ -30,12 +30,14 @@ class ChainEnds:
 
     Attributes:
         before, after: numbers of the hosts before and after this one, where there are such.
+        number: of the part and of the communicator, which no other chain has.
+        check: raises an error where nobody needs it any more.
     """
 
     before: int | None
     after: int | None
-    number: tuple[int, int]  # of the part and of the communicator, which no other chain has
-    check: Callable[[], None]  # raises an error where nobody needs it any more
+    number: tuple[int, int]
+    check: Callable[[], None]
 
 
 OpenChain = Callable[[ChainEnds], tuple[Link | None, Link | None]]
@@ -44,8 +46,12 @@ OpenChain = Callable[[ChainEnds], tuple[Link | None, Link | None]]
 
 @final
 class _Chain:
-    """A chain as hosts have agreed on it. `part`: of the segment. `check`: raises CommunicatorBroken, PartOver where
-    the chain is of no more use to somebody."""
+    """A chain as hosts have agreed on it.
+
+    Args:
+        part: of the segment.
+        check: raises CommunicatorBroken, PartOver where the chain is of no more use to somebody.
+    """
 
     def __init__(self, terms: CommunicatorTerms, part: MeansPart, check: Callable[[], None]) -> None:
         self.terms, self.idle, self._check_others = terms, True, check

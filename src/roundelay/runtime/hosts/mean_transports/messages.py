@@ -20,11 +20,17 @@ class MeansDone:
 @final
 @dataclass(frozen=True)
 class CommunicatorTerms:
-    """A communicator on which hosts have agreed."""
+    """A communicator on which hosts have agreed.
 
-    number: int  # of it, growing
-    members: tuple[int, ...]  # hosts, in rank order
-    progress: tuple[MeansDone, ...]  # of each member when it was made
+    Attributes:
+        number: of it, growing.
+        members: hosts, in rank order.
+        progress: of each member when it was made.
+    """
+
+    number: int
+    members: tuple[int, ...]
+    progress: tuple[MeansDone, ...]
 
 
 class OfPart(Message):

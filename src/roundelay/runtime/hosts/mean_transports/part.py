@@ -50,7 +50,11 @@ class MeansPart:
         self._also()
 
     def until(self, ready: Callable[[], bool]) -> None:
-        """Wait for something of this host. Raises PartOver: the part is over before."""
+        """Wait for something of this host.
+
+        Raises:
+            PartOver: the part is over before.
+        """
         heard = self.bell.heard()
         while not ready():
             self.check()
@@ -58,14 +62,22 @@ class MeansPart:
             heard = self.bell.heard()
 
     def receive(self, link: Link, kind: type[P], into: Tensor | None = None) -> P:
-        """Return the next message of this part, which must be of this kind; its payload goes `into` a vector."""
+        """Return the next message of this part, which must be of this kind; its payload goes `into` a vector.
+
+        Raises:
+            PartOver, LinkError.
+        """
         message = self.receive_any(link, into)
         if not isinstance(message, kind):
             raise LinkError(f"{link.peer} sent {message.kind!r} where {kind.kind!r} was due")
         return message
 
     def receive_any(self, link: Link, into: Tensor | None = None) -> OfPart:
-        """Return the next message of this part. Whatever is left of an earlier one is passed over."""
+        """Return the next message of this part. Whatever is left of an earlier one is passed over.
+
+        Raises:
+            PartOver, LinkError.
+        """
         while True:
             try:
                 message = link.hear(self.dialect, LISTEN_SECONDS, None if into is None else as_bytes(into))

@@ -56,8 +56,12 @@ class Keys:
     said: bytes
 
     def sealers(self, stage: str, facts: Sequence[bytes] = ()) -> tuple[Sealer, Sealer]:
-        """Return sealers for what this end sends, and for what it receives. `stage`: of the conversation; each has keys
-        of its own. `facts`: what else both ends agree on, the connector's first: the keys depend on it."""
+        """Return sealers for what this end sends, and for what it receives.
+
+        Args:
+            stage: of the conversation; each has keys of its own.
+            facts: what else both ends agree on, the connector's first: the keys depend on it.
+        """
         agreed = hashlib.sha256(self.said)
         for fact in facts:
             agreed.update(len(fact).to_bytes(8, "big") + fact)
@@ -70,7 +74,11 @@ class Keys:
 
 
 def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """Return the part of the connector."""
+    """Return the part of the connector.
+
+    Raises:
+        Refused.
+    """
     head = hear(HEAD.size)
     _check_version(*HEAD.unpack(head))
     greeting = head + hear(GREETING.size - HEAD.size)
@@ -90,7 +98,11 @@ def introduce(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
 
 
 def admit(hear: Hear, say: Say, secret: bytes, encrypts: bool) -> Keys:
-    """Return the part of the listener."""
+    """Return the part of the listener.
+
+    Raises:
+        Refused.
+    """
     ours = os.urandom(NONCE_BYTES)
     greeting = GREETING.pack(MAGIC, PROTOCOL_VERSION, int(encrypts), ours)
     say(greeting)

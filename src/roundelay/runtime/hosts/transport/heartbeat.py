@@ -28,8 +28,12 @@ class Beat(Message):
 
 
 class MonitoredLink:
-    """A link to another host on which many may send. `link`: proved already. `patience`: seconds of silence after which
-    the other end counts as gone."""
+    """A link to another host on which many may send.
+
+    Args:
+        link: proved already.
+        patience: seconds of silence after which the other end counts as gone.
+    """
 
     def __init__(self, link: Link, patience: float) -> None:
         self.link, self._patience = link, patience
@@ -41,7 +45,11 @@ class MonitoredLink:
         """The moment at which the other end last said anything, a heartbeat too."""
 
     def say(self, message: Message, payload: Sequence[Any] = ()) -> None:
-        """Send a message. Raises LinkError: the other end is gone."""
+        """Send a message.
+
+        Raises:
+            LinkError: the other end is gone.
+        """
         self.link.say(message, payload)
 
     def beat(self) -> None:
@@ -93,8 +101,12 @@ class MonitoredLink:
 
 
 class Router:
-    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello. `roles`: all that a link
-    may be for; others are closed at once. `patience`: seconds that a link may wait for somebody to take it."""
+    """Takes in links, and gives each to whoever it is for: `what` it says it is, in its hello.
+
+    Args:
+        roles: all that a link may be for; others are closed at once.
+        patience: seconds that a link may wait for somebody to take it.
+    """
 
     def __init__(self, listener: Listener, roles: Collection[str], patience: float) -> None:
         self.listener, self._roles, self._patience = listener, frozenset(roles), patience

@@ -36,7 +36,11 @@ class Acceptor(Protocol):
 
 @final
 class ListeningSocket:
-    """An acceptor at an address of this host. Raises OSError: the address is not ours, or taken."""
+    """An acceptor at an address of this host.
+
+    Raises:
+        OSError: the address is not ours, or taken.
+    """
 
     def __init__(self, address: Address) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET

@@ -47,8 +47,12 @@ class Visit(Message):
 
 @final
 class Relay:
-    """Passes on connections to hosts that cannot be reached otherwise. `router`: gives it links that come for a relay;
-    they end with it. `patience`: seconds of silence after which a host behind counts as gone."""
+    """Passes on connections to hosts that cannot be reached otherwise.
+
+    Args:
+        router: gives it links that come for a relay; they end with it.
+        patience: seconds of silence after which a host behind counts as gone.
+    """
 
     def __init__(self, router: Router, patience: float) -> None:
         self._patience, self._gate = patience, threading.Lock()
@@ -195,7 +199,11 @@ class BehindRelay:
         return Link.connect(self._relay, self._secret, hello, self._patience, self._options, within)
 
     def _come(self) -> None:
-        """Connect to the relay anew. Raises LinkError: it does not answer."""
+        """Connect to the relay anew.
+
+        Raises:
+            LinkError: it does not answer.
+        """
         if self._link is not None:
             self._link.close()
         self._link = MonitoredLink(self._connect({"name": self._name}, SEEK_SECONDS), self._patience)
@@ -207,7 +215,11 @@ class BehindRelay:
         self._visits.put(message.number)
 
     def accept(self) -> socket.socket:
-        """Return the next connection. Raises OSError: this is closed, or the connection came to nothing."""
+        """Return the next connection.
+
+        Raises:
+            OSError: this is closed, or the connection came to nothing.
+        """
         while not self._closed:
             number = self._visits.get()
             try:

@@ -37,8 +37,12 @@ def derive(secret: bytes, salt: bytes, label: bytes) -> bytes:
 
 
 class Sealer:
-    """One direction of a link, at the end that sends or at the end that receives: both count alike. `key`: of this
-    direction and link alone, KEY_BYTES. `encrypts`: False: records are authenticated and not hidden."""
+    """One direction of a link, at the end that sends or at the end that receives: both count alike.
+
+    Args:
+        key: of this direction and link alone, KEY_BYTES.
+        encrypts: False: records are authenticated and not hidden.
+    """
 
     def __init__(self, key: bytes, encrypts: bool = True) -> None:
         self.encrypts, self._number = encrypts, 0
@@ -67,8 +71,11 @@ class Sealer:
         return filled
 
     def open(self, record: memoryview, room: memoryview) -> memoryview:
-        """Return the data of the next record, which is in `room` or in `record`, until either is used again. Raises
-        Forged: it is not what was sent as the next."""
+        """Return the data of the next record, which is in `room` or in `record`, until either is used again.
+
+        Raises:
+            Forged: it is not what was sent as the next.
+        """
         size = len(record) - TAG_BYTES
         if not self.encrypts:
             self.verify(record[:size], record[size:])
@@ -81,8 +88,11 @@ class Sealer:
         return room[:size]
 
     def verify(self, data: memoryview, tag: memoryview) -> None:
-        """Verify that the next record has this data and this tag, where records are not encrypted. Raises Forged: it is
-        not what was sent as the next."""
+        """Verify that the next record has this data and this tag, where records are not encrypted.
+
+        Raises:
+            Forged: it is not what was sent as the next.
+        """
         nonce = self._nonce()
         try:
             self._cipher.decrypt(nonce, tag, data)

@@ -9,8 +9,12 @@ Reading = tuple[int, int, int, float]
 
 
 class TrafficCounters:
-    """Readings of all links of a host, as what came between two of them. `host`: whose links they are. `read`: a
-    reading of each link there is now."""
+    """Readings of all links of a host, as what came between two of them.
+
+    Args:
+        host: whose links they are.
+        read: a reading of each link there is now.
+    """
 
     def __init__(self, host: int, read: Callable[[], Iterable[Reading]]) -> None:
         self._host, self._read = host, read

@@ -76,11 +76,17 @@ class Spliced(Message):
 @final
 @dataclass(frozen=True)
 class LinkOptions:
-    """Options of links that serve one purpose."""
+    """Options of links that serve one purpose.
 
-    encrypts: bool = True  # False: what is said is authenticated and not hidden. Both ends must agree
-    largest: int = PAYLOAD_BYTES  # bytes of a payload
-    rejected: RejectedConnections | None = None  # counts what is refused; None: nobody reads it
+    Attributes:
+        encrypts: False: what is said is authenticated and not hidden. Both ends must agree.
+        largest: bytes of a payload.
+        rejected: counts what is refused; None: nobody reads it.
+    """
+
+    encrypts: bool = True
+    largest: int = PAYLOAD_BYTES
+    rejected: RejectedConnections | None = None
 
 
 USUAL_LINKS = LinkOptions()
@@ -159,8 +165,11 @@ class Link(Stream):
     def _reach(
         cls, address: Address, secret: bytes, patience: float, options: LinkOptions, seconds: float
     ) -> socket.socket:
-        """Return a connection to the listener at `address`, perhaps by a relay. Raises OSError, LinkError: there is
-        none."""
+        """Return a connection to the listener at `address`, perhaps by a relay.
+
+        Raises:
+            OSError, LinkError: there is none.
+        """
         name, at, host = address[0].rpartition("@")
         if not at:
             return socket.create_connection(address, timeout=seconds)
@@ -169,8 +178,11 @@ class Link(Stream):
         return cls.connect((host, address[1]), secret, hello, patience, own, seconds).spliced(seconds)
 
     def spliced(self, seconds: float) -> socket.socket:
-        """Return the connection, as this end of what the relay at its other end passes on. Raises LinkError: the relay
-        does not say so within `seconds`; the link is closed."""
+        """Return the connection, as this end of what the relay at its other end passes on.
+
+        Raises:
+            LinkError: the relay does not say so within `seconds`; the link is closed.
+        """
         try:
             self.hear(Dialect(Spliced), seconds)
             return self.release()
@@ -249,8 +261,11 @@ class Link(Stream):
         self.send(message.kind, message.header, payload)
 
     def hear(self, dialect: Dialect, timeout: float | None, into: Any = None) -> Message:
-        """Return the next message, as `receive` does. Raises LinkTimeout, LinkClosed, BadFrame: also where it is none
-        of `dialect`."""
+        """Return the next message, as `receive` does.
+
+        Raises:
+            LinkTimeout, LinkClosed, BadFrame: also where it is none of `dialect`.
+        """
         frame = self.receive(timeout, into)
         try:
             return dialect.read(frame)
@@ -259,7 +274,10 @@ class Link(Stream):
 
     def send(self, kind: str, header: dict[str, Any], payload: Sequence[Any] = ()) -> None:
         """Send one frame; `payload` is what lies in these buffers, one after the other, as it is while it is sent.
-        Raises LinkClosed: the other end is gone, or has taken nothing for `patience` seconds."""
+
+        Raises:
+            LinkClosed: the other end is gone, or has taken nothing for `patience` seconds.
+        """
         name, text = kind.encode("ascii"), json.dumps(header, separators=(",", ":"), default=plain).encode()
         views = [memoryview(part).cast("B") for part in payload]
         size = sum(map(len, views))
@@ -337,8 +355,11 @@ class Link(Stream):
         return Frame(kind, header, view[:size])
 
     def _open_in_place(self, view: memoryview) -> None:
-        """Fill `view` with the data of the next records, without a copy. Raises Forged: `view` has what nobody has
-        sent."""
+        """Fill `view` with the data of the next records, without a copy.
+
+        Raises:
+            Forged: `view` has what nobody has sent.
+        """
         at, tag = 0, memoryview(bytearray(TAG_BYTES))
         for part in sizes(len(view)):
             place = view[at : at + part]
@@ -353,7 +374,11 @@ class Link(Stream):
             at += part
 
     def _records(self, size: int) -> Iterator[memoryview]:
-        """Yield the data of the next records, `size` bytes together; each good until the next is asked for."""
+        """Yield the data of the next records, `size` bytes together; each good until the next is asked for.
+
+        Raises:
+            Forged.
+        """
         for part in sizes(size):
             record = self._room_for(part)
             self.fill(record)

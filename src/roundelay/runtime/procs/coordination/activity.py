@@ -31,9 +31,13 @@ def number_of(effect: Effect[Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class HostActivity:
-    """Activity of the learners of a host, with time passed, not points in time, which differ from host to host."""
+    """Activity of the learners of a host, with time passed instead of points in time, which differ from host to host.
 
-    doing: tuple[Numbers, Numbers, Numbers]  # effects, peers, and since how many milliseconds
+    Attributes:
+        doing: effects, peers, and since how many milliseconds.
+    """
+
+    doing: tuple[Numbers, Numbers, Numbers]
     round: Numbers
     published: Numbers
     versions: Numbers

@@ -42,8 +42,13 @@ BUCKET = 25 * 2**18
 @final
 @dataclass(frozen=True)
 class MeansLibrary:
-    """The library wanted for means between devices. `name`: of it; None: NCCL, where each learner has a GPU of its own
-    and nothing is recorded, else nothing but the arena. `bucket`: elements in one call of it."""
+    """The library wanted for means between devices.
+
+    Args:
+        name: of it; None: NCCL, where each learner has a GPU of its own and nothing is recorded, else nothing but the
+            arena.
+        bucket: elements in one call of it.
+    """
 
     name: Library | None = None
     bucket: int = BUCKET
@@ -64,8 +69,11 @@ class Collectives:
     """Each node takes means of its own (`NodeMeans`)."""
 
     def join(self, rank: int, learners: int, device: torch.device, patience_seconds: float) -> None:
-        """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host. Raises
-        RuntimeError: the library cannot work here, or somebody did not come."""
+        """Meet the others; once in a process. Sockets, as far as the library uses any, stay on this host.
+
+        Raises:
+            RuntimeError: the library cannot work here, or somebody did not come.
+        """
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
         distributed.init_process_group(
@@ -205,7 +213,11 @@ LOST_SECONDS = 5.0
 
 @final
 class NodeMeans(DeviceMeans):
-    """One learner's part in means of its node. `gradient`: where the learner has its gradients, (P,), on its device."""
+    """One learner's part in means of its node.
+
+    Args:
+        gradient: where the learner has its gradients, (P,), on its device.
+    """
 
     def __init__(self, arena: Arena, rank: int, patience: Patience, gradient: Tensor, collectives: Collectives) -> None:
         super().__init__(arena, rank, patience, gradient, collectives.bucket)
@@ -255,7 +267,11 @@ class NodeMeans(DeviceMeans):
         return self._group
 
     def _finish(self, work: Work | None) -> None:
-        """Wait for the library. Raises MemberLost: a member died, for which it would wait in vain."""
+        """Wait for the library.
+
+        Raises:
+            MemberLost: a member died, for which it would wait in vain.
+        """
 
         def through() -> bool:
             self._check_members()

@@ -33,7 +33,14 @@ def reach_each_other(devices: Iterable[torch.device]) -> bool:
 
 def rows_on_devices(cluster: Cluster, layout: Layout, device: torch.device | None) -> DeviceRows | None:
     """Return rows in the memory of devices, if others write a learner's row and these devices can reach each other's
-    memory. `device`: that learners compute on. Raises UserError: there is no room."""
+    memory.
+
+    Args:
+        device: that learners compute on.
+
+    Raises:
+        UserError: there is no room.
+    """
     if device is None or cluster.strategy.traits.synchronous:
         return None
     devices = [device_of(rank, device) for rank in range(cluster.learners)]

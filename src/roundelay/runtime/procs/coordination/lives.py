@@ -59,8 +59,11 @@ def _life_byte(arena: Arena, rank: int) -> int:
 
 @final
 class DeathWatch:
-    """Looks at the locks of learners that have no parent. `give_back`: called once for a dead rank, under the queue
-    lock, so that others draw what it held."""
+    """Looks at the locks of learners that have no parent.
+
+    Args:
+        give_back: called once for a dead rank, under the queue lock, so that others draw what it held.
+    """
 
     def __init__(self, arena: Arena, give_back: Callable[[int], None]) -> None:
         self._arena, self._give_back, self._next_look = arena, give_back, 0.0

@@ -178,7 +178,11 @@ class Means:
 
     def collect(self, group: Sequence[int]) -> Tensor:
         """Return a vector (P,) that begins with the mean over `group`, as long as what was given, once all have sent.
-        Raises MemberLost: somebody in the group died. TimeoutError: somebody did not come; says who."""
+
+        Raises:
+            MemberLost: somebody in the group died.
+            TimeoutError: somebody did not come; says who.
+        """
         arena, number = self._arena, int(self._sent[self._rank])
         if self._gathers:
             self._wait(group, self._sent, "sent", number)
@@ -232,8 +236,11 @@ class Means:
         return self._arena.vector("mean", next(rank for rank in group if rank not in self._far))
 
     def collect_neighbours(self, weights: Sequence[tuple[int, float]]) -> Tensor:
-        """Return the mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent. Raises
-        MemberLost, TimeoutError: as for `collect`."""
+        """Return the mean of the neighbours in `weights`, in a vector as of `collect`, once they have sent.
+
+        Raises:
+            MemberLost, TimeoutError: as for `collect`.
+        """
         number, ranks = int(self._sent[self._rank]), [rank for rank, _ in weights]
         self._wait(ranks, self._sent, "sent", number)
         present = self._present(ranks, number)
@@ -283,8 +290,11 @@ class Means:
             self._patience.until(come, what, self._pauses, lambda: missing, self._bell)
 
     def _do_without(self, rank: int, group: Sequence[int], instead: Callable[[int], None] | None) -> None:
-        """Go on without a member that others wait for and that has died. Raises MemberLost: nobody goes on without
-        it."""
+        """Go on without a member that others wait for and that has died.
+
+        Raises:
+            MemberLost: nobody goes on without it.
+        """
         if not self._goes_on:
             raise MemberLost(rank)
         if instead is not None and self._rank == min(member for member in group if self._alive[member]):

@@ -42,40 +42,57 @@ class Gathering:
     """A gathering, without what is given to it.
 
     Attributes:
+        close: the rule by which it closes, as algorithms/rules.py describes it.
+        beside: names of vectors beside the centre that this rule takes.
         norm, loss: None where they are not finite.
     """
 
     quorum: Quorum
-    close: dict[str, Any]  # the rule by which it closes, as algorithms/rules.py describes it
-    beside: tuple[str, ...]  # names of vectors beside the centre that this rule takes
+    close: dict[str, Any]
+    beside: tuple[str, ...]
     last: bool
     norm: Number | None
     loss: Number | None
 
 
 class ExchangeFacts(Message):
-    """Facts of an exchange, as they are said in shared memory and between hosts."""
+    """Facts of an exchange, as they are said in shared memory and between hosts.
 
-    # its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
+    Attributes:
+        rule: its name and numbers, as algorithms/rules.py describes it; None: there is no exchange.
+        since: the version of the peer's row from which the rule's age counts; None: it takes none.
+        wire: the codec by which the row travels, if the strategy has chosen it.
+        memory: the vector for what that leaves out; BY_RUN: the run chooses the codec.
+        report: it is a report, and these are names of vectors beside the centre that its rule takes.
+        along: names of vectors that both learners keep, and that take part as their rows do.
+        decay: factors on the masses of the row of the learner that asked and of the other, where rows are weighed.
+        part: of the row, as the strategy has said.
+    """
+
     rule: dict[str, Any] | None = None
-    since: int | None = None  # the version of the peer's row from which the rule's age counts; None: it takes none
-    wire: Codec = FP32  # the codec by which the row travels, if the strategy has chosen it
-    memory: str = BY_RUN  # the vector for what that leaves out; BY_RUN: the run chooses the codec
-    # it is a report, and these are names of vectors beside the centre that its rule takes.
+    since: int | None = None
+    wire: Codec = FP32
+    memory: str = BY_RUN
     report: tuple[str, ...] | None = None
-    along: tuple[str, ...] = ()  # names of vectors that both learners keep, and that take part as their rows do
-    # factors on the masses of the row of the learner that asked and of the other, where rows are weighed.
+    along: tuple[str, ...] = ()
     decay: tuple[Factor, Factor] | None = None
-    part: VectorFragment = WHOLE  # of the row, as the strategy has said
+    part: VectorFragment = WHOLE
 
 
 class PeerRequest(ExchangeFacts):
-    """A learner's request that concerns a row of another host."""
+    """A learner's request that concerns a row of another host.
 
-    peer: Annotated[int, Range(-1)] = -1  # that row; -1: nothing is asked for
-    private: tuple[str, ...] = ()  # names of vectors of the learner that the rule takes
-    into: str = ""  # name of the vector into which the row is to be copied; "" where it is not
-    gather: Gathering | None = None  # the gathering to which the learner comes, if it does
+    Attributes:
+        peer: that row; -1: nothing is asked for.
+        private: names of vectors of the learner that the rule takes.
+        into: name of the vector into which the row is to be copied; "" where it is not.
+        gather: the gathering to which the learner comes, if it does.
+    """
+
+    peer: Annotated[int, Range(-1)] = -1
+    private: tuple[str, ...] = ()
+    into: str = ""
+    gather: Gathering | None = None
 
 
 def is_here(arena: Arena, row: int, here: Sequence[int]) -> bool:
@@ -100,8 +117,12 @@ def _gathering(effect: Gather) -> Gathering:
 
 
 class Outbox:
-    """One learner's side. One request is under way at a time. `here`: the learners of this host. `wake`: path of the
-    pipe that wakes this learner's channel of the host's client."""
+    """One learner's side. One request is under way at a time.
+
+    Args:
+        here: the learners of this host.
+        wake: path of the pipe that wakes this learner's channel of the host's client.
+    """
 
     def __init__(self, arena: Arena, rank: int, here: tuple[int, ...], wake: str, patience: Patience) -> None:
         self._arena, self._rank, self._here, self._patience = arena, rank, here, patience
@@ -116,7 +137,10 @@ class Outbox:
 
     def takes(self, row: int) -> bool:
         """Return True if `row` is one of another host. A centre that is lost is waited for, until it is made again.
-        Raises TimeoutError: it is not."""
+
+        Raises:
+            TimeoutError: it is not.
+        """
         if row == self._arena.layout.learners:
             self._patience.until(lambda: bool(self._centre[0] != NONE), "the centre, whose host is lost, on another")
         return not is_here(self._arena, row, self._here)
@@ -126,7 +150,11 @@ class Outbox:
         return bool(row == self._arena.layout.learners and self._centre[0] != self._asked_at)
 
     def ask(self, effect: Reach | Gather) -> None:
-        """Hand over a request. Raises UserError: another host cannot do this; says why."""
+        """Hand over a request.
+
+        Raises:
+            UserError: another host cannot do this; says why.
+        """
         peer = effect.close.peer if isinstance(effect, Gather) else effect.peer
         request = PeerRequest(peer=peer)
         try:
@@ -206,7 +234,10 @@ class Outbox:
 
     def wait(self, peer: int) -> int | None:
         """Return the answer to the last request: the version of row `peer`, or LEFT_OUT, or None: nobody is there.
-        Raises TimeoutError: the client does not reply."""
+
+        Raises:
+            TimeoutError: the client does not reply.
+        """
         if not self.through:
             publish(self._awaited, self._rank, int(self._asked[self._rank]))
             os.write(self._wake, b"!")  # it is to begin now, if it has not

@@ -18,12 +18,14 @@ class GroupPlace:
 
     Attributes:
         rank, size: of how many.
+        address: of this host, where gloo listens.
+        seconds: after which a call has failed.
     """
 
     rank: int
     size: int
-    address: str  # of this host, where gloo listens
-    seconds: float  # after which a call has failed
+    address: str
+    seconds: float
 
 
 def _gloo(store: Store, place: GroupPlace) -> Any:

@@ -24,12 +24,16 @@ from roundelay.runtime.rows import Lock
 @dataclass(frozen=True)
 class DeviceRows:
     """Vectors (P,) of all learners by name and rank, the centre, and by name what lies beside it. Sent to another
-    process it arrives as a view of the same memory (torch.multiprocessing)."""
+    process it arrives as a view of the same memory (torch.multiprocessing).
+
+    Attributes:
+        shared: other processes map them, and have to wait until the device has done what it was told.
+    """
 
     vectors: dict[str, list[Tensor]]
     centre: Tensor | None
     beside: Mapping[str, Tensor] = field(default_factory=dict)
-    shared: bool = True  # other processes map them, and have to wait until the device has done what it was told
+    shared: bool = True
 
     @classmethod
     def allocate(
@@ -41,7 +45,11 @@ class DeviceRows:
         beside: Sequence[str] = (),
     ) -> "DeviceRows":
         """Allocate zeros: of these names on each learner's own of the `devices`, (L,), and a centre on the first, with
-        vectors `beside` it."""
+        vectors `beside` it.
+
+        Raises:
+            torch.OutOfMemoryError: a device has no room.
+        """
 
         def vector(device: torch.device) -> Tensor:
             zeros = torch.zeros(parameters, device=device)

@@ -61,8 +61,11 @@ def prepare_publishing() -> None:
 
 
 def kernel_fence(number: int) -> Callable[[], None]:
-    """Return a full memory barrier in all processes that have called this; `number` is that of the system call. Raises
-    OSError: the kernel has none, or does not allow it."""
+    """Return a full memory barrier in all processes that have called this; `number` is that of the system call.
+
+    Raises:
+        OSError: the kernel has none, or does not allow it.
+    """
     call: Any = ctypes.CDLL(None, use_errno=True).syscall
 
     def ask(command: int) -> None:

@@ -53,8 +53,11 @@ class RowsNotHosted(Exception):
 
 
 class RowHost:
-    """Rank 0's handle of the process. Raises RowsNotHosted: it cannot have the memory, or says nothing for `patience`
-    seconds; says which."""
+    """Rank 0's handle of the process.
+
+    Raises:
+        RowsNotHosted: it cannot have the memory, or says nothing for `patience` seconds; says which.
+    """
 
     def __init__(self, wanted: RowRequest, patience: float) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
