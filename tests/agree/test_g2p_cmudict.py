@@ -5,9 +5,10 @@ import itertools
 
 import pytest
 
-from roundelay_speech.lexicon.g2p import hold_out, judge, train_g2p
+from roundelay_speech.lexicon.g2p import train_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, parse_lexicon
 from support.corpora import english_text
+from support.spelling import hold_out, judge
 
 
 @pytest.mark.timeout(900)

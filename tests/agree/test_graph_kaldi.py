@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay_speech.decode.graphs.grammar import grammar_arcs
-from roundelay_speech.decode.graphs.graph import Graph, GraphConfig
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, grammar_arcs
 from roundelay_speech.decode.graphs.hmm import build_graph
 from roundelay_speech.decode.graphs.transducers import BACKOFF, Symbols, lexicon_transducer
 from roundelay_speech.decode.lm.arpa_file import write_arpa

@@ -14,13 +14,24 @@ from hypothesis import strategies as st
 from roundelay.cli import main
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.lexicon.g2p import G2p, g2p_of, guess_missing, hold_out, judge, load_g2p, save_g2p, train_g2p
+from roundelay_speech.lexicon.g2p import (
+    EMPTY,
+    FINAL,
+    START,
+    Automaton,
+    G2p,
+    estimate_automaton,
+    g2p_of,
+    guess_missing,
+    load_g2p,
+    save_g2p,
+    train_g2p,
+)
 from roundelay_speech.lexicon.letter_phone import align_letters
 from roundelay_speech.lexicon.lexicon import Lexicon, MissingWord, parse_lexicon
-from roundelay_speech.lexicon.pair_ngram import EMPTY, FINAL, START, Automaton, estimate_automaton
 from roundelay_speech.prepared import load_corpus
 from support.corpora import kaldi_corpus
-from support.spelling import spelled_lexicon
+from support.spelling import hold_out, judge, spelled_lexicon
 
 
 @pytest.fixture(scope="module")

@@ -57,6 +57,18 @@ def test_posterior_is_that_of_the_joint_gaussian() -> None:
     np.testing.assert_allclose(covariance[0], np.eye(R) - gain @ loading, atol=1e-9)
 
 
+def log_evidence(extractor: Extractor, counts: Counts) -> float:
+    """Log-likelihood of the counted frames with w integrated out, in nats, but for a constant that depends
+    on the frames and the variances alone."""
+    mean, covariance = extractor.posterior(counts)
+    centred = counts.sums - counts.n[:, :, None] * extractor.means
+    linear = np.einsum("ucd,cdr->ur", centred, extractor.loadings / extractor.variances[:, :, None], optimize=True)
+    determinants = np.linalg.slogdet(covariance)[1]
+    centre = extractor.means / extractor.variances  # with w = 0
+    without = (counts.sums.sum(0) * centre).sum() - 0.5 * (counts.n.sum(0)[:, None] * extractor.means * centre).sum()
+    return float(without + 0.5 * (linear * mean).sum() + 0.5 * determinants.sum())
+
+
 def test_evidence_is_that_of_the_joint_gaussian() -> None:
     rng = stream(2, "dense")
     variances = rng.uniform(0.5, 2.0, (M, D))
@@ -70,14 +82,14 @@ def test_evidence_is_that_of_the_joint_gaussian() -> None:
 
     one, other = (Extractor(rng.standard_normal((M, D)), variances, rng.standard_normal((M, D, R))) for _ in range(2))
     expected = dense(one) - dense(other)
-    assert one.log_evidence(counts) - other.log_evidence(counts) == pytest.approx(expected, rel=1e-9)
+    assert log_evidence(one, counts) - log_evidence(other, counts) == pytest.approx(expected, rel=1e-9)
 
 
 def test_every_round_of_em_raises_the_evidence() -> None:
     counts, _ = corpus(60, seed=5)
     extractor, values = Extractor.begun(background(), R, stream(0, "start")), []
     for _ in range(8):
-        values.append(extractor.log_evidence(counts))
+        values.append(log_evidence(extractor, counts))
         extractor = extractor.reestimated(counts)
     assert np.diff(values).min() > 0
 

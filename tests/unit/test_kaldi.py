@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay_speech.audio.reading import read_audio
-from roundelay_speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
+from roundelay_speech.corpus.formats.kaldi import read_data_dir_by
 from roundelay_speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay_speech.data.manifest import Utterance
 from support.corpora import (
@@ -25,6 +25,10 @@ from support.corpora import (
 )
 
 NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
+
+
+def read_data_dir(directory: Path, root: Path) -> list[Utterance]:
+    return read_data_dir_by(directory, root, "error")[0]
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.audio.pipes import Failed, Pipes, run_pipes
 from roundelay_speech.corpus.build import prepare_kaldi
-from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir, read_data_dir_with
+from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_by, read_data_dir_with
 from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
 
@@ -28,10 +28,10 @@ def reason(folder: Path, command: str, **limits: float) -> str:
 
 def test_a_command_is_run_where_that_is_allowed(tmp_path: Path) -> None:
     corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES", "s-2": "NO"}})
-    plain = read_data_dir(corpus / "train", corpus)
+    plain = read_data_dir_by(corpus / "train", corpus, "error")[0]
     write_lines(corpus / "train" / "wav.scp", {"s-1": "cat wav/s-1.wav | cat |", "s-2": "wav/s-2.wav"})
     with pytest.raises(UserError, match=r"wav\.scp:1: s-1 is a pipe (.|\n)*`--allow-pipes`"):
-        read_data_dir(corpus / "train", corpus)
+        read_data_dir_by(corpus / "train", corpus, "error")[0]
     assert not (tmp_path / "piped").exists()
     piped = read_data_dir_with(corpus / "train", corpus, KaldiOptions(pipes=Pipes(tmp_path / "piped"))).utterances
     assert [(u.id, u.num_samples, u.sampling_rate) for u in piped] == [

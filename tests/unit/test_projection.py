@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roundelay.core.streams import stream
-from roundelay_speech.adapt.projection import discriminant, projected, semi_tied, spliced
+from roundelay_speech.adapt.sat import discriminant, projected, semi_tied, spliced
 from roundelay_speech.hmm.gmm import single_gaussians
 
 

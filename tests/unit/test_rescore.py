@@ -16,8 +16,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.memory import available_bytes
 from roundelay.core.streams import stream
 from roundelay_speech.decode.confidence import Pronouncing
-from roundelay_speech.decode.graphs.grammar import grammar_arcs
-from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, save_graph
+from roundelay_speech.decode.graphs.graph import Graph, GraphConfig, grammar_arcs, save_graph
 from roundelay_speech.decode.graphs.hmm import HmmGraph, build_graph
 from roundelay_speech.decode.graphs.making import LM_FILE, GraphJob, LanguageOptions, find_or_make
 from roundelay_speech.decode.lattice import WordLattice, WordString, word_lattice

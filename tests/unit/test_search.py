@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Progress, Silent
 from roundelay.core.streams import stream
 from roundelay_speech.decode.confidence import Pronouncing
 from roundelay_speech.decode.graphs.graph import Graph, save_graph
 from roundelay_speech.decode.graphs.hmm import build_graph
-from roundelay_speech.decode.parallel import Batch, Decoders, Search, decode_all, decoders
-from roundelay_speech.decode.search import Float32, Hypothesis, decode
+from roundelay_speech.decode.parallel import Batch, Decoders, Search, decoders
+from roundelay_speech.decode.search import BEAM, MAX_ACTIVE, Float32, Hypothesis, decode
 from roundelay_speech.decode.tuning import Tuning
 from roundelay_speech.ngrams.estimate import estimate
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
@@ -23,6 +23,19 @@ from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sente
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     return build_graph(LEXICON, estimate(sentences(stream(0, "text"), 50), LEXICON.words), tying(3))
+
+
+def decode_all(
+    folder: Path,
+    loglikes: Iterable[tuple[str, Float32]],
+    scale: float,
+    *,
+    beam: float = BEAM,
+    max_active: int = MAX_ACTIVE,
+    workers: int = 0,
+) -> dict[str, Hypothesis]:
+    with decoders(folder, workers) as run:
+        return run(loglikes, scale, beam, max_active, Silent())
 
 
 @pytest.fixture(scope="module")

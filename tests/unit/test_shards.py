@@ -13,12 +13,11 @@ from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.build import change_features, prepare_kaldi
 from roundelay_speech.corpus.options import Preparation, PrepareOptions
-from roundelay_speech.data.joined import UNIT, FilePiece, JoinedFiles
+from roundelay_speech.data.joined import UNIT, FilePiece, JoinedFiles, let_go, read_ahead
 from roundelay_speech.data.manifest import read_manifest
 from roundelay_speech.features.cutting import cut_into_shards, even_cuts
 from roundelay_speech.features.fbank import FbankConfig
 from roundelay_speech.features.parts import only_fbank
-from roundelay_speech.features.read_ahead import let_go, read_ahead
 from roundelay_speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
 from roundelay_speech.hmm.cepstra import all_cepstra
 from roundelay_speech.prepared import Corpus, load_corpus

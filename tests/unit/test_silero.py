@@ -8,9 +8,8 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.audio import silero
-from roundelay_speech.audio.activity import Activity
-from roundelay_speech.audio.silero import Silero
+from roundelay_speech.audio import activity
+from roundelay_speech.audio.activity import Activity, Silero
 from support.recogniser import tones
 
 Samples = npt.NDArray[np.float32]
@@ -42,7 +41,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[LoudIsSpeech]:
         made.append(LoudIsSpeech())
         return made[-1]
 
-    monkeypatch.setattr(silero, "_session", session)
+    monkeypatch.setattr(activity, "_session", session)
     return made
 
 

@@ -8,7 +8,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay_speech.audio.reading import read_audio
-from roundelay_speech.audio.speed import Resampler, at_speed, perturbed, resampled
+from roundelay_speech.audio.speed import Resampler, perturbed, resampled
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.fbank import fbank
 from support.corpora import RATE, speechlike
@@ -25,7 +25,7 @@ def test_a_tone_gets_higher_and_shorter(speed: float) -> None:
     """cos(2 pi f t) read at s times the rate is cos(2 pi f s t), away from the ends."""
     rate, hertz = 8000, 700.0
     time = np.arange(4000) / rate
-    faster = at_speed(np.cos(2 * np.pi * hertz * time).astype(np.float32), speed)
+    faster = resampled(np.cos(2 * np.pi * hertz * time).astype(np.float32), rate, rate, speed)
     assert len(faster) == round(4000 / speed)
     inside = slice(200, -200)
     expected = np.cos(2 * np.pi * hertz * speed * np.arange(len(faster)) / rate)
@@ -36,10 +36,10 @@ def test_nothing_folds_back() -> None:
     """At speed 1.5 of 8 kHz, a tone of 3.5 kHz would be at 5.25 kHz, above half the rate: it must go."""
     time = np.arange(8000) / 8000
     high = np.cos(2 * np.pi * 3500 * time).astype(np.float32)
-    assert np.abs(at_speed(high, 1.5)[200:-200]).max() < 2e-3
-    assert at_speed(high, 1.0) is high
-    assert len(at_speed(high[:1], 1.9)) == 1
-    assert len(at_speed(high[:0], 1.9)) == 0
+    assert np.abs(resampled(high, 8000, 8000, 1.5)[200:-200]).max() < 2e-3
+    assert resampled(high, 8000, 8000, 1.0) is high
+    assert len(resampled(high[:1], 8000, 8000, 1.9)) == 1
+    assert len(resampled(high[:0], 8000, 8000, 1.9)) == 0
 
 
 def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance]) -> None:
@@ -51,7 +51,7 @@ def test_copies_are_utterances_of_their_own(tmp_path: Path, some: list[Utterance
     assert perturbed(everything, (0.9,))[12:] == everything[4:8]  # no copies of copies
     store = compute(everything, tmp_path)
     assert store.frames("sp0.9-s2-a") == CONFIG.num_frames(round(some[0].num_samples / 0.9), RATE)
-    slow = at_speed(read_audio(some[0], tmp_path), 0.9)
+    slow = resampled(read_audio(some[0], tmp_path), RATE, RATE, 0.9)
     np.testing.assert_array_equal(store.get("sp0.9-s2-a"), fbank(torch.from_numpy(slow), RATE, CONFIG).numpy())
     with pytest.raises(UserError, match=r"speed 3: give speeds from 0\.5 to 2"):
         perturbed(some, (3.0,))

@@ -44,3 +44,11 @@ def test_factors_are_nearer_to_semi_orthogonal_than_what_is_learned() -> None:
         errors.append(float((product / product.diagonal().mean() - torch.eye(6)).norm()))
     assert errors[0] < 0.02
     assert errors[1] < errors[0] / 3
+
+
+def test_first_factors_begin_semi_orthogonal() -> None:
+    network = make_network(TdnnfConfig(strides=(1, 3), width=8, bottleneck=4), 5, 3)
+    first = [value for name, value in network.named_parameters() if name.endswith("first.weight")]
+    assert len(first) == 2
+    for factor in first:
+        torch.testing.assert_close(factor @ factor.T, torch.eye(4))

@@ -14,8 +14,7 @@ from roundelay.core.streams import stream
 from roundelay_speech.audio.activity import Cutting
 from roundelay_speech.transcription.inputs import Recording, recordings
 from roundelay_speech.transcription.live import Latencies
-from roundelay_speech.transcription.stretches import Stretches
-from roundelay_speech.transcription.transcribing import Finished, Options, Transcriber, total_seconds
+from roundelay_speech.transcription.transcribing import Finished, Options, Stretches, Transcriber, total_seconds
 from roundelay_speech.transcription.transcript import UNSURE
 from support.recogniser import SECONDS, TONES, Heard, ToneRecogniser, heard, places, tones
 

@@ -22,7 +22,7 @@ from roundelay.learner.base import Learner, Task
 from roundelay.learner.module import ModuleLearner
 from roundelay.learner.objectives import CrossEntropy, Objective
 from roundelay_speech.features.store import FeatureStore
-from roundelay_speech.mmi.transcripts import TranscriptGraphs, graph_splits
+from roundelay_speech.mmi.graphs import TranscriptGraphs, graph_splits
 from roundelay_speech.models import AcousticNetwork, ModelConfig, make_network
 from roundelay_speech.models.augment import AugmentConfig, SpecAugment
 from roundelay_speech.models.frames import FrameExamples, OrderName, log_prior
@@ -42,17 +42,11 @@ AcousticExamples = FrameExamples | SequenceExamples | UtteranceExamples
 
 
 class Targets(ABC):
-    """Features of a corpus and what is to be learned of them.
+    """Features of a corpus and what is to be learned of them."""
 
-    Attributes:
-        store: the features.
-        columns: S.
-        digest: of what the columns stand for.
-    """
-
-    store: FeatureStore
-    columns: int
-    digest: str
+    store: FeatureStore  # the features
+    columns: int  # S
+    digest: str  # of what the columns stand for
 
     @abstractmethod
     def examples(self, network: AcousticNetwork) -> AcousticExamples:
@@ -157,15 +151,10 @@ class Units(Targets):
 @dataclass(frozen=True)
 class AcousticTask(Task):
     """Classification of frames into tied states, or of utterances into rows of units. Small and picklable: each learner
-    opens the shared files itself.
-
-    Attributes:
-        alignment: needed where `units` is None.
-        units: None: tied states of the alignment.
-    """
+    opens the shared files itself."""
 
     corpus: Path
-    alignment: Path | None
+    alignment: Path | None  # needed where `units` is None
     model: ModelConfig
     seed: int
     autocast: bool
@@ -175,7 +164,7 @@ class AcousticTask(Task):
     augment: AugmentConfig = AugmentConfig()
     objective: Objective = CrossEntropy()
     order: OrderName = "shuffle"
-    units: UnitSet | None = None
+    units: UnitSet | None = None  # None: tied states of the alignment
     scales: tuple[float, ...] = ()  # of the front end, where the first of several hosts has measured them
     measured: list[tuple[float, ...]] = field(default_factory=list, init=False, repr=False, compare=False)
     """Scales that the first learner built here has measured: further ones, in processes of their own too, have them."""

@@ -20,24 +20,18 @@ class ModelInput:
     """The features, words and transcripts a model was trained on.
 
     Attributes:
-        sampling_rate: of the audio, in Hz.
         frame_shift, frame_length: in seconds.
-        folder: of the features in the corpus, such as fbank40.
-        filterbanks: the options of each filterbank among the features.
-        words: how many the lexicon had.
-        lexicon: digest of its words and pronunciations.
-        transcripts: digest of the training transcripts, which language models are estimated from.
-        made_by: by the name of a part, the identity of the models that made it (see `roundelay adapt`).
     """
 
-    sampling_rate: int
+    sampling_rate: int  # of the audio, in Hz
     frame_shift: float
     frame_length: float
-    folder: str
-    filterbanks: Sequence[Any]
-    words: int
-    lexicon: str
-    transcripts: str
+    folder: str  # of the features in the corpus, such as fbank40
+    filterbanks: Sequence[Any]  # the options of each filterbank among the features
+    words: int  # how many the lexicon had
+    lexicon: str  # digest of its words and pronunciations
+    transcripts: str  # digest of the training transcripts, which language models are estimated from
+    # by the name of a part, the identity of the models that made it (see `roundelay adapt`).
     made_by: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -126,14 +126,10 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusSummary:
-    """A prepared corpus without its utterances.
-
-    Attributes:
-        splits: sizes of every split, by name (see `numbers`).
-    """
+    """A prepared corpus without its utterances."""
 
     name: str
-    splits: Mapping[str, Mapping[str, float]]
+    splits: Mapping[str, Mapping[str, float]]  # sizes of every split, by name (see `numbers`)
 
 
 def read_summary(folder: Path) -> CorpusSummary:

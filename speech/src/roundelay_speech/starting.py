@@ -132,15 +132,11 @@ def _targets_of_recipe(recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class _Source:
-    """Parameters of a model by name, and what is known of it.
-
-    Attributes:
-        targets: digest of its tied states; empty: not known.
-    """
+    """Parameters of a model by name, and what is known of it."""
 
     path: Path
     tensors: Mapping[str, Tensor]
-    targets: str
+    targets: str  # digest of its tied states; empty: not known
     what: str
 
 

@@ -42,19 +42,12 @@ _RUNS = tuple(field.name for field in dataclasses.fields(LabelledRuns))
 
 @dataclass(frozen=True, eq=False)
 class TrainingIndex:
-    """Features, labels and labelled frames of a corpus.
+    """Features, labels and labelled frames of a corpus."""
 
-    Attributes:
-        store: without names of utterances and speakers.
-        labels: (T,) tied state of every frame in store order, -1 where there is none.
-        splits: labelled frames by split.
-        num_pdfs: tied states.
-    """
-
-    store: FeatureStore
-    labels: NDArray[np.int32]
-    splits: Mapping[str, LabelledRuns]
-    num_pdfs: int
+    store: FeatureStore  # without names of utterances and speakers
+    labels: NDArray[np.int32]  # (T,) tied state of every frame in store order, -1 where there is none
+    splits: Mapping[str, LabelledRuns]  # labelled frames by split
+    num_pdfs: int  # tied states
 
     @classmethod
     def make(cls, corpus: Path, alignment: Path) -> "TrainingIndex":

@@ -1,61 +1,46 @@
 """Strategies ranked for a cluster: advise."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, picked, positive, share
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import picked
+from roundelay.commands.base import Command, add_described
 from roundelay.core.files import json_text
-from roundelay.core.folders import check_there
 from roundelay.terminal import complain, console, duration, print_table, write
 
 if TYPE_CHECKING:
     from roundelay.advice.advise import Advice, Ranked
 
 
+_ADVISE = """
+advise: rank strategies for a cluster and a model, by predicted seconds to a loss
+cluster <path> <is-there> ? | a virtual cluster, YAML (docs/simulator.md)
+--probe RECIPE|N | time the recipe's model on this machine, or a network of so many parameters, instead of a file
+--run DIR <path> ->records_of | take speeds and links from a run's records instead
+--target-loss NATS <positive> | --run: examples are counted to this loss
+--learners <count> | --probe: on each machine (default: one a core)
+--machines <count> | --probe: machines like this one (default: 1)
+--link RATE | --probe, --run: between machines, for example 100mbit
+--hosts ADDRESS:PORT + | --probe: measure the links to hosts where `roundelay doctor --listen` waits; they are like this
+    one
+--listen ADDRESS[:PORT] | --hosts: where they reach this host
+--parameters N <positive> | of the model (default: the cluster's model_bytes / 4)
+--examples N <positive> | frames, or whatever a minibatch has, that one learner needs to the loss (default: 1e6)
+--frames N <count> | of a learner's minibatch (default: 256)
+--momentum M <share> | of the local optimizer (default: 0.9)
+--learning-rate R <positive> | that suits one learner: what others bear is said of it
+--top N <count> =10 | strategies that are printed
+--format {text,json} =text | of the reply
+$ roundelay advise cluster.yaml --parameters 12.5e6
+$ roundelay advise cluster.yaml --learning-rate 0.04 --format json
+$ roundelay advise --probe an4 --machines 2 --link 100mbit
+$ roundelay advise --run exp/an4/adpsgd --target-loss 1.4
+"""
+
+
 def add(command: Command) -> None:
     """Add its options."""
-    sub = command("advise", _advise, "rank strategies for a cluster and a model, by predicted seconds to a loss")
-    sub.add_argument(
-        "cluster", nargs="?", type=Path, check=check_there, help="a virtual cluster, YAML (docs/simulator.md)"
-    )
-    sub.add_argument(
-        "--probe",
-        metavar="RECIPE|N",
-        help="time the recipe's model on this machine, or a network of so many parameters, instead of a file",
-    )
-    sub.add_argument(
-        "--run", dest="records_of", type=Path, metavar="DIR", help="take speeds and links from a run's records instead"
-    )
-    sub.add_argument("--target-loss", type=positive, metavar="NATS", help="--run: examples are counted to this loss")
-    sub.add_argument("--learners", type=count, help="--probe: on each machine (default: one a core)")
-    sub.add_argument("--machines", type=count, help="--probe: machines like this one (default: 1)")
-    sub.add_argument("--link", metavar="RATE", help="--probe, --run: between machines, for example 100mbit")
-    sub.add_argument(
-        "--hosts",
-        nargs="+",
-        default=[],
-        metavar="ADDRESS:PORT",
-        help="--probe: measure the links to hosts where `roundelay doctor --listen` waits; they are like this one",
-    )
-    sub.add_argument("--listen", metavar="ADDRESS[:PORT]", help="--hosts: where they reach this host")
-    sub.add_argument(
-        "--parameters", type=positive, metavar="N", help="of the model (default: the cluster's model_bytes / 4)"
-    )
-    sub.add_argument(
-        "--examples",
-        type=positive,
-        metavar="N",
-        help="frames, or whatever a minibatch has, that one learner needs to the loss (default: 1e6)",
-    )
-    sub.add_argument("--frames", type=count, metavar="N", help="of a learner's minibatch (default: 256)")
-    sub.add_argument("--momentum", type=share, metavar="M", help="of the local optimizer (default: 0.9)")
-    sub.add_argument(
-        "--learning-rate", type=positive, metavar="R", help="that suits one learner: what others bear is said of it"
-    )
-    sub.add_argument("--top", type=count, default=10, metavar="N", help="strategies that are printed (default: 10)")
-    sub.add_argument("--format", choices=["text", "json"], default="text", help="of the reply (default: text)")
+    add_described(command, _advise, _ADVISE)
 
 
 def _advise(options: argparse.Namespace) -> None:

@@ -1,23 +1,15 @@
 """Strategies and runs side by side: simulate, report."""
 
 import argparse
-from pathlib import Path
 
 from roundelay.commands.arguments import (
-    count,
     counts,
-    non_negative,
     parse_learners,
     picked,
-    positive,
-    share,
-    straggler,
-    whole,
 )
-from roundelay.commands.base import DEFAULT_LEARNERS, Command
+from roundelay.commands.base import DEFAULT_LEARNERS, Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
-from roundelay.core.folders import check_there
 from roundelay.core.records import UTTERANCES_FILE
 from roundelay.terminal import complain, console, print_table
 
@@ -25,22 +17,60 @@ COMPARED = ["ssgd", "delay-by-one", "adpsgd:fixed-ring", "adpsgd:random-ring"]
 """Strategies that `simulate` compares unless told otherwise."""
 
 
+_SIMULATE = """
+simulate: compare strategies on a virtual cluster, in virtual seconds
+cluster <path> <is-there> ? | a virtual cluster, YAML (docs/simulator.md)
+--strategy NAME[:TOPOLOGY][,KEY=VALUE] + | strategies to simulate; `roundelay list strategies` names all
+    (default: @compared)
+--learners <count> | how many learners (default: the cluster's, or 4)
+--timing-only | compute no gradients: only times, staleness, events a second
+--model-bytes <positive> | bytes of a model on the network, where the cluster does not say
+--frames <count> =32 | frames of a learner's minibatch
+--epochs <count> =1 | epochs, of --rounds rounds each
+--exp DIR <path> | write a run directory for `roundelay report`; with several strategies one for each in this folder
+--together <yes-no> | compute gradients of many learners in one call, or one by one
+    (default: what is faster and exact)
+--rounds <count> =200 | minibatches of a learner in an epoch, on average
+--learning-rate <non_negative> =0.1 | learning rate
+--seed <whole> =0 | seed of everything random
+--straggler RANK:10x|RANK:+0.4 <straggler> ... | make a learner so many times slower, or every gradient of it so many
+    seconds longer; may be repeated
+--momentum M <share> =0 | with --stability: local momentum
+--gradient <non_negative> =0.1 | seconds of a minibatch
+--exchange <non_negative> =0.005 | seconds of an exchange between two learners
+--allreduce <non_negative> =0.03 | seconds of an allreduce of two learners
+--inside <non_negative> =0.003 | seconds of an allreduce of two learners of one node, for strategies that have nodes
+--jitter <non_negative> =0 | spread of gradient times: sigma of a log-normal factor
+$ roundelay simulate --learners 16 --straggler 3:4x
+$ roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only
+"""
+_REPORT = """
+report: write one self-contained HTML page about runs, and print their table
+exp <path> + | run directories
+--out <path> =report.html | the page
+--audio | put the sound and spectrograms of the worst utterances into the page
+--corpus <path> | with --audio: the prepared corpus, where it is not at the place the runs name
+--trace FILE <path> | also write what learners did at the same time, for ui.perfetto.dev
+--target-loss NATS <positive> | held-out loss, in nats, to compare times to (default: one that all runs reached)
+$ roundelay report exp/demo/one exp/demo/four --out report.html
+$ roundelay report exp/demo/one exp/demo/four --audio
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    _add_simulate(command("simulate", _simulate, "compare strategies on a virtual cluster, in virtual seconds"))
-    sub = command("report", _report, "write one self-contained HTML page about runs, and print their table")
-    sub.add_argument("exp", nargs="+", type=Path, help="run directories")
-    sub.add_argument("--out", type=Path, default=Path("report.html"), help="the page (default: report.html)")
+    sub = add_described(command, _simulate, _SIMULATE, compared=" ".join(COMPARED))
+    sub.set_defaults(strategy=COMPARED)
     sub.add_argument(
-        "--audio", action="store_true", help="put the sound and spectrograms of the worst utterances into the page"
+        "--stability",
+        nargs="?",
+        const=True,
+        type=counts,
+        metavar="L,L,...",
+        help="print the largest stable learning rate x curvature instead, for so many learners (default: --learners, "
+        "or 4,8,16)",
     )
-    sub.add_argument(
-        "--corpus", type=Path, help="with --audio: the prepared corpus, where it is not at the place the runs name"
-    )
-    sub.add_argument(
-        "--trace", type=Path, metavar="FILE", help="also write what learners did at the same time, for ui.perfetto.dev"
-    )
-    add_target(sub)
+    add_described(command, _report, _REPORT)
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -119,86 +149,3 @@ def _report(options: argparse.Namespace) -> None:
         if not any(run.timelines for run in runs):
             raise UserError("--trace: none of these runs has a timeline; runs of this version on one host have.")
         console.print(f"trace written to {write_trace(runs, options.trace)}", markup=False)
-
-
-def _add_simulate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "cluster", nargs="?", type=Path, check=check_there, help="a virtual cluster, YAML (docs/simulator.md)"
-    )
-    sub.add_argument(
-        "--strategy",
-        nargs="+",
-        default=COMPARED,
-        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help=f"strategies to simulate; `roundelay list strategies` names all (default: {' '.join(COMPARED)})",
-    )
-    sub.add_argument("--learners", type=count, help="how many learners (default: the cluster's, or 4)")
-    sub.add_argument(
-        "--timing-only", action="store_true", help="compute no gradients: only times, staleness, events a second"
-    )
-    sub.add_argument(
-        "--model-bytes", type=positive, help="bytes of a model on the network, where the cluster does not say"
-    )
-    sub.add_argument("--frames", type=count, default=32, help="frames of a learner's minibatch (default: 32)")
-    sub.add_argument("--epochs", type=count, default=1, help="epochs, of --rounds rounds each (default: 1)")
-    sub.add_argument(
-        "--exp",
-        type=Path,
-        metavar="DIR",
-        help="write a run directory for `roundelay report`; with several strategies one for each in this folder",
-    )
-    sub.add_argument(
-        "--together",
-        action=argparse.BooleanOptionalAction,
-        help="compute gradients of many learners in one call, or one by one (default: what is faster and exact)",
-    )
-    sub.add_argument(
-        "--stability",
-        nargs="?",
-        const=True,
-        type=counts,
-        metavar="L,L,...",
-        help="print the largest stable learning rate x curvature instead, for so many learners (default: --learners, "
-        "or 4,8,16)",
-    )
-    sub.add_argument(
-        "--rounds", type=count, default=200, help="minibatches of a learner in an epoch, on average (default: 200)"
-    )
-    sub.add_argument("--learning-rate", type=non_negative, default=0.1, help="learning rate (default: 0.1)")
-    sub.add_argument("--seed", type=whole, default=0, help="seed of everything random (default: 0)")
-    sub.add_argument(
-        "--straggler",
-        type=straggler,
-        action="append",
-        default=[],
-        metavar="RANK:10x|RANK:+0.4",
-        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
-    )
-    _add_costs(sub)
-
-
-def _add_costs(sub: argparse.ArgumentParser) -> None:
-    """Add the costs of a cluster that is not described by a file, and momentum, which only stability asks for."""
-    sub.add_argument(
-        "--momentum", type=share, default=0.0, metavar="M", help="with --stability: local momentum (default: 0)"
-    )
-    defaults = {"gradient": 0.1, "exchange": 0.005, "allreduce": 0.03, "inside": 0.003, "jitter": 0.0}
-    texts = {
-        "gradient": "seconds of a minibatch",
-        "exchange": "seconds of an exchange between two learners",
-        "allreduce": "seconds of an allreduce of two learners",
-        "inside": "seconds of an allreduce of two learners of one node, for strategies that have nodes",
-        "jitter": "spread of gradient times: sigma of a log-normal factor",
-    }
-    for name, value in defaults.items():
-        sub.add_argument(f"--{name}", type=non_negative, default=value, help=f"{texts[name]} (default: {value})")
-
-
-def add_target(sub: argparse.ArgumentParser) -> None:
-    """Add the loss that times are compared to."""
-    sub.add_argument(
-        "--target-loss",
-        type=positive,
-        metavar="NATS",
-        help="held-out loss, in nats, to compare times to (default: one that all runs reached)",
-    )

@@ -1,45 +1,11 @@
 """Examples in the help of each command: they are parsed by a test, so that none is out of date."""
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "checkpoints": ("roundelay checkpoints exp/demo/four",),
-    "verify": ("roundelay verify exp/demo/four", "roundelay verify data exp --json"),
-    "replay": (
-        "roundelay replay exp/demo/four",
-        "roundelay replay out/record",
-        "roundelay replay out/record -- python train.py --device cpu",
-    ),
-    "launch": ("roundelay launch -n 4 train.py --epochs 3",),
-    "simulate": (
-        "roundelay simulate --learners 16 --straggler 3:4x",
-        "roundelay simulate cluster.yaml --strategy ssgd adpsgd bmuf,period=20 --timing-only",
-    ),
     "scaling": (
         "roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3",
         "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
         "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
         "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
-    ),
-    "advise": (
-        "roundelay advise cluster.yaml --parameters 12.5e6",
-        "roundelay advise cluster.yaml --learning-rate 0.04 --format json",
-        "roundelay advise --probe an4 --machines 2 --link 100mbit",
-        "roundelay advise --run exp/an4/adpsgd --target-loss 1.4",
-    ),
-    "report": (
-        "roundelay report exp/demo/one exp/demo/four --out report.html",
-        "roundelay report exp/demo/one exp/demo/four --audio",
-    ),
-    "doctor": (
-        "roundelay doctor",
-        "roundelay doctor --listen 10.0.0.2",
-        "roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500",
-    ),
-    "status": ("roundelay status exp/demo/four --watch 10", "roundelay status exp/an4/compare"),
-    "list": (
-        "roundelay list strategies",
-        "roundelay list models",
-        "roundelay list codecs",
-        "roundelay list keys an4",
     ),
     "help": ("roundelay help train",),
     "completion": ("roundelay completion bash > ~/.local/share/bash-completion/completions/roundelay",),

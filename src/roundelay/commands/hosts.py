@@ -1,11 +1,10 @@
 """Hosts and running trainings: doctor, status."""
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, positive
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import positive
+from roundelay.commands.base import Command, add_described
 from roundelay.core.files import json_line, json_text
 from roundelay.terminal import complain, console, print_table, write
 
@@ -13,10 +12,40 @@ if TYPE_CHECKING:
     from roundelay.reports.status import Status
 
 
+_DOCTOR = """
+doctor: examine this host, or all hosts of a run, and say what to change
+--hosts ADDRESS:PORT + | examine also these hosts, where `roundelay doctor --listen` waits already
+--listen ADDRESS[:PORT] | wait here for another host's doctor; with --hosts, or under torchrun: the address where others
+    reach this host; relay or relay=ADDRESS:PORT where none can connect to it
+--learners <count> | learners on each host (default: LOCAL_WORLD_SIZE, or one a core)
+--parameters <positive> =1.25e+07 | parameters of the model
+--exp <path> =exp | the folder that run directories go to
+--patience SECONDS <positive> | seconds to wait for other hosts (default: 30; with --listen alone 600)
+--json | print one JSON object instead, for programs
+$ roundelay doctor
+$ roundelay doctor --listen 10.0.0.2
+$ roundelay doctor --hosts 10.0.0.2:29500 10.0.0.3:29500
+"""
+_STATUS = """
+status: show what a run is doing: learners, hosts, speed, what is lost
+exp <path> | the run directory, or the folder of a grid
+--json | print one JSON object instead, for programs
+$ roundelay status exp/demo/four --watch 10
+$ roundelay status exp/an4/compare
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    _add_doctor(command("doctor", _doctor, "examine this host, or all hosts of a run, and say what to change"))
-    _add_status(command("status", _status, "show what a run is doing: learners, hosts, speed, what is lost"))
+    add_described(command, _doctor, _DOCTOR)
+    add_described(command, _status, _STATUS).add_argument(
+        "--watch",
+        nargs="?",
+        type=positive,
+        const=5.0,
+        metavar="SECONDS",
+        help="show it again after so many seconds, until the run ends (without a number: 5)",
+    )
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -27,7 +56,7 @@ def _doctor(options: argparse.Namespace) -> int:
     from roundelay.runtime.doctor.consult import consult, table
 
     report = consult(
-        hosts=options.hosts,
+        hosts=options.hosts or None,
         listen=options.listen,
         learners=options.learners,
         parameters=options.parameters,
@@ -94,43 +123,3 @@ def _print_grid(options: argparse.Namespace, found: "list[Status]") -> None:
         return
     console.print(grid_headline(options.exp, found), markup=False)
     print_table(*grid_rows(found))
-
-
-def _add_doctor(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--hosts",
-        nargs="+",
-        metavar="ADDRESS:PORT",
-        help="examine also these hosts, where `roundelay doctor --listen` waits already",
-    )
-    sub.add_argument(
-        "--listen",
-        metavar="ADDRESS[:PORT]",
-        help="wait here for another host's doctor; with --hosts, or under torchrun: the address where others reach "
-        "this host; relay or relay=ADDRESS:PORT where none can connect to it",
-    )
-    sub.add_argument("--learners", type=count, help="learners on each host (default: LOCAL_WORLD_SIZE, or one a core)")
-    sub.add_argument("--parameters", type=positive, default=12.5e6, help="parameters of the model (default: 1.25e+07)")
-    sub.add_argument(
-        "--exp", type=Path, default=Path("exp"), help="the folder that run directories go to (default: exp)"
-    )
-    sub.add_argument(
-        "--patience",
-        type=positive,
-        metavar="SECONDS",
-        help="seconds to wait for other hosts (default: 30; with --listen alone 600)",
-    )
-    sub.add_argument("--json", action="store_true", help="print one JSON object instead, for programs")
-
-
-def _add_status(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("exp", type=Path, help="the run directory, or the folder of a grid")
-    sub.add_argument(
-        "--watch",
-        nargs="?",
-        type=positive,
-        const=5.0,
-        metavar="SECONDS",
-        help="show it again after so many seconds, until the run ends (without a number: 5)",
-    )
-    sub.add_argument("--json", action="store_true", help="print one JSON object instead, for programs")

@@ -3,20 +3,30 @@
 import argparse
 from pathlib import Path
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.files import json_text
 from roundelay.terminal import console, print_table, write
 
+_CHECKPOINTS = """
+checkpoints: list the checkpoints of a run, and which of them are whole
+exp <path> <is-exp> | the run directory
+--json | one JSON object instead, for programs
+$ roundelay checkpoints exp/demo/four
+"""
+_VERIFY = """
+verify: hold files to the checksums that were written with them
+folder <path> + | of runs, alignments, graphs or prepared data; and all below
+--json | one JSON object instead, for programs
+$ roundelay verify exp/demo/four
+$ roundelay verify data exp --json
+"""
+
 
 def add(command: Command) -> None:
     """Add their options."""
-    sub = command("checkpoints", _checkpoints, "list the checkpoints of a run, and which of them are whole")
-    sub.add_argument("exp", type=Path, check=_check_exp, help="the run directory")
-    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
-    sub = command("verify", _verify, "hold files to the checksums that were written with them")
-    sub.add_argument("folder", nargs="+", type=Path, help="of runs, alignments, graphs or prepared data; and all below")
-    sub.add_argument("--json", action="store_true", help="one JSON object instead, for programs")
+    add_described(command, _checkpoints, _CHECKPOINTS, is_exp=_check_exp)
+    add_described(command, _verify, _VERIFY)
 
 
 def _check_exp(exp: Path) -> None:

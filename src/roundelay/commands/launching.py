@@ -4,71 +4,45 @@ import argparse
 import os
 from pathlib import Path
 
-from roundelay.commands.arguments import count, positive, whole
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
 from roundelay.core.folders import check_recorded, is_record
 from roundelay.terminal import complain, console
 
+_LAUNCH = """
+launch: start a script as the learners of this host, for roundelay.attach
+-n,--learners <count> ! | how many learners
+-m,--module | the command is a module, as for `python -m`
+--torchrun-names | set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)
+--group N <count> =0 | processes of each learner, which shard its model by fully_shard (default: 0, one alone;
+    docs/attach.md)
+--no-prefix | let learners print as they like, without their rank before each line
+--restarts N <whole> =0 | start learners that fail again, so often in all
+--grace SECONDS <positive> =10 | learners that were told to end, by SIGTERM for example, may take so long to save
+--live DIR <path> | a folder in which the script's session says how it is, for `roundelay status DIR`
+$ roundelay launch -n 4 train.py --epochs 3
+"""
+_REPLAY = """
+replay: repeat a recorded training, event by event, bit for bit
+exp <path> <is-recorded> | the folder of a roundelay.attach(..., record=...), whose script is started again, as many
+    learners as it had; or the run directory of a `train --record`, which is repeated in one process
+$ roundelay replay exp/demo/four
+$ roundelay replay out/record
+$ roundelay replay out/record -- python train.py --device cpu
+"""
+
 
 def add(command: Command) -> None:
     """Add their options."""
-    _add_launch(command("launch", _launch, "start a script as the learners of this host, for roundelay.attach"))
-    sub = command("replay", _replay, "repeat a recorded training, event by event, bit for bit")
-    sub.add_argument(
-        "exp",
-        type=Path,
-        check=check_recorded,
-        help="the folder of a roundelay.attach(..., record=...), whose script is started again, as many learners as it "
-        "had; or the run directory of a `train --record`, which is repeated in one process",
-    )
+    sub = add_described(command, _launch, _LAUNCH)
+    sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
+    sub = add_described(command, _replay, _REPLAY, is_recorded=check_recorded)
     sub.set_defaults(behind=[])
     sub.epilog = (
         f"{sub.epilog}\n\nA script is run by its recorded command, in the folder it ran in, or by the command behind "
         "--.\nIt does everything again: whatever it writes, it writes again (docs/replay.md)."
     )
-
-
-def _add_launch(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("-n", "--learners", type=count, required=True, help="how many learners")
-    sub.add_argument("-m", "--module", action="store_true", help="the command is a module, as for `python -m`")
-    sub.add_argument(
-        "--torchrun-names",
-        action="store_true",
-        help="set RANK, WORLD_SIZE and the like too, for a script that looks at them (docs/attach.md)",
-    )
-    sub.add_argument(
-        "--group",
-        type=count,
-        default=0,
-        metavar="N",
-        help="processes of each learner, which shard its model by fully_shard (default: 0, one alone; docs/attach.md)",
-    )
-    sub.add_argument(
-        "--no-prefix", action="store_true", help="let learners print as they like, without their rank before each line"
-    )
-    sub.add_argument(
-        "--restarts",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="start learners that fail again, so often in all (default: 0)",
-    )
-    sub.add_argument(
-        "--grace",
-        type=positive,
-        default=10.0,
-        metavar="SECONDS",
-        help="learners that were told to end, by SIGTERM for example, may take so long to save (default: 10)",
-    )
-    sub.add_argument(
-        "--live",
-        type=Path,
-        metavar="DIR",
-        help="a folder in which the script's session says how it is, for `roundelay status DIR`",
-    )
-    sub.add_argument("command", nargs=argparse.REMAINDER, help="a Python script, or any command, and its arguments")
 
 
 def _launch(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import argparse
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import load
 from roundelay.core.files import json_text
@@ -31,12 +31,22 @@ WHAT = {
 }
 
 
+_LIST = """
+list: list strategies, models, recipes and whatever has a name, or the options of a recipe
+what {kinds} ? | what to list
+    (default: what can be listed)
+--json | the list as JSON, for programs
+recipe ? | with options: a YAML file, or a packaged recipe (default: no recipe's)
+$ roundelay list strategies
+$ roundelay list models
+$ roundelay list codecs
+$ roundelay list keys an4
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    sub = command("list", _list, "list strategies, models, recipes and whatever has a name, or the options of a recipe")
-    sub.add_argument("what", nargs="?", choices=list(WHAT), help="what to list (default: what can be listed)")
-    sub.add_argument("--json", action="store_true", help="the list as JSON, for programs")
-    sub.add_argument("recipe", nargs="?", help="with options: a YAML file, or a packaged recipe (default: no recipe's)")
+    add_described(command, _list, _LIST, kinds=list(WHAT))
 
 
 def _list(options: argparse.Namespace) -> None:

@@ -32,19 +32,12 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class StatisticsFiles:
-    """Files that statistics are taken from.
+    """Files that statistics are taken from."""
 
-    Attributes:
-        frames: (T, D) float32.
-        mixtures: as of `save_mixtures`.
-        weights: (T,) float64, 0 for frames that do not count.
-        pdfs: (T,) int32, -1 for frames that do not count; counts need none.
-    """
-
-    frames: Path
-    mixtures: Path
-    weights: Path
-    pdfs: Path | None = None
+    frames: Path  # (T, D) float32
+    mixtures: Path  # as of `save_mixtures`
+    weights: Path  # (T,) float64, 0 for frames that do not count
+    pdfs: Path | None = None  # (T,) int32, -1 for frames that do not count; counts need none
 
 
 class Estimators:

@@ -69,16 +69,12 @@ class Sums:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A speaker's transform.
-
-    Attributes:
-        frames: sum of the weights of the frames that it was estimated from.
-        objective: log-likelihood a frame, log |det A| included, before each round of EM and after the last, in nats;
-            empty where there were too few frames and the transform is the identity.
-    """
+    """A speaker's transform."""
 
     transform: Transform
-    frames: float
+    frames: float  # sum of the weights of the frames that it was estimated from
+    # log-likelihood a frame, log |det A| included, before each round of EM and after the last, in nats; empty where
+    # there were too few frames and the transform is the identity.
     objective: tuple[float, ...] = ()
 
 

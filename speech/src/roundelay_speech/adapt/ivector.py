@@ -68,17 +68,11 @@ def added(some: Sequence[tuple[Float64, Float64]]) -> tuple[Float64, Float64]:
 
 @dataclass(frozen=True, eq=False)
 class Extractor:
-    """A trained model of speakers.
+    """A trained model of speakers."""
 
-    Attributes:
-        means: (M, D), m.
-        variances: (M, D), the diagonals of V.
-        loadings: (M, D, R), T.
-    """
-
-    means: Float64
-    variances: Float64
-    loadings: Float64
+    means: Float64  # (M, D), m
+    variances: Float64  # (M, D), the diagonals of V
+    loadings: Float64  # (M, D, R), T
 
     @classmethod
     def begun(cls, background: Mixtures, dimension: int, rng: np.random.Generator) -> "Extractor":
@@ -101,17 +95,6 @@ class Extractor:
     def vectors(self, counts: Counts) -> Float64:
         """Return the i-vectors (U, R)."""
         return self.posterior(counts)[0]
-
-    def log_evidence(self, counts: Counts) -> float:
-        """Return log-likelihood of the counted frames with w integrated out, in nats, but for a constant that depends
-        on the frames and the variances alone."""
-        mean, covariance = self.posterior(counts)
-        centred = counts.sums - counts.n[:, :, None] * self.means
-        linear = np.einsum("ucd,cdr->ur", centred, self.loadings / self.variances[:, :, None], optimize=True)
-        determinants = np.linalg.slogdet(covariance)[1]
-        centre = self.means / self.variances  # with w = 0
-        without = (counts.sums.sum(0) * centre).sum() - 0.5 * (counts.n.sum(0)[:, None] * self.means * centre).sum()
-        return float(without + 0.5 * (linear * mean).sum() + 0.5 * determinants.sum())
 
     def reestimated(self, counts: Counts) -> "Extractor":
         """Run one round of EM, minimum divergence included."""

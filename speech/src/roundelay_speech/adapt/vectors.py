@@ -35,14 +35,12 @@ class VectorModels:
 
     Attributes:
         mean, std: (C,) of the cepstra of the training split.
-        background: one mixture of M components.
-        extractor: trained on training utterances.
     """
 
     mean: Float64
     std: Float64
-    background: Mixtures
-    extractor: Extractor
+    background: Mixtures  # one mixture of M components
+    extractor: Extractor  # trained on training utterances
 
     def vectors(self, place: Workplace, store: FeatureStore, weights: Float64, groups: Groups) -> dict[str, Float32]:
         """Return the vector (R,) of each group; the zero vector where there is no speech.

@@ -43,20 +43,13 @@ _EXACT = frozenset({"WAV", "FLAC", "AIFF", "NIST", "WAVEX", "AU"})
 @final
 @dataclass(frozen=True, eq=False)
 class Sound:
-    """A recording that is open.
+    """A recording that is open."""
 
-    Attributes:
-        rate: Hz.
-        samples: of each channel, as the header has it; None where it does not say.
-        blocks: (N, C) float32, between -1 and 1; reading raises `Unusable`.
-        remarks: on what could not be read, once all else is.
-    """
-
-    rate: int
+    rate: int  # Hz
     channels: int
-    samples: int | None
-    blocks: Iterator[Samples]
-    remarks: list[str] = field(default_factory=list)
+    samples: int | None  # of each channel, as the header has it; None where it does not say
+    blocks: Iterator[Samples]  # (N, C) float32, between -1 and 1; reading raises `Unusable`
+    remarks: list[str] = field(default_factory=list)  # on what could not be read, once all else is
 
 
 @contextmanager

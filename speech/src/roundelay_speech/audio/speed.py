@@ -45,19 +45,14 @@ def perturbed(utterances: Sequence[Utterance], speeds: Sequence[float]) -> list[
     return [*utterances, *copies]
 
 
-def at_speed(samples: Samples, speed: float) -> Samples:
-    """Return samples (N,) read at `speed` times their rate: (M,), M = N / speed, rounded.
+def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
+    """Return samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted /
+    (rate speed), rounded. What lies above 0.95 of half the lower rate is filtered out.
 
     Band-limited interpolation: y(m) = sum_n x(n) h(m s - n), h a sinc under a Kaiser window, low enough that nothing
     folds back. With s = P / Q in lowest terms, Q results in a row need the same weights as the next Q, P samples on:
     all are one matrix product.
     """
-    return _at_step(samples, Fraction(speed).limit_denominator(_FINEST))
-
-
-def resampled(samples: Samples, rate: int, wanted: int, speed: float = 1.0) -> Samples:
-    """Return samples (N,) taken at `rate` Hz as they would be at `wanted` Hz, played at `speed`: (M,), M = N wanted /
-    (rate speed), rounded. What lies above 0.95 of half the lower rate is filtered out."""
     step = Fraction(speed).limit_denominator(_FINEST) * Fraction(rate, wanted)
     return _at_step(samples, step.limit_denominator(_FINEST_STEP))
 

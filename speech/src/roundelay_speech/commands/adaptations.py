@@ -3,25 +3,24 @@
 import argparse
 from pathlib import Path
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.terminal import Bar, console, print_table
-from roundelay_speech.commands.examples import EXAMPLES
+
+_ADAPT = """
+adapt: estimate transforms and vectors of speakers, as features for networks
+recipe | a YAML file, or the name of a packaged recipe
+overrides * | section.key=value, for example adapt.passes=1
+--corpus DIR <path> | adapt this prepared corpus, of other speakers, by the models of the recipe's own; needs --out
+--out DIR <path> | with --corpus: the folder of its transforms and vectors
+$ roundelay adapt an4
+$ roundelay adapt an4 adapt.passes=1 decode.order=1
+$ roundelay adapt an4 --corpus data/mine --out exp/mine/adaptation
+"""
 
 
 def add(command: Command) -> None:
     """Add its options."""
-    sub = command(
-        "adapt", _adapt, "estimate transforms and vectors of speakers, as features for networks", EXAMPLES["adapt"]
-    )
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument("overrides", nargs="*", default=[], help="section.key=value, for example adapt.passes=1")
-    sub.add_argument(
-        "--corpus",
-        type=Path,
-        metavar="DIR",
-        help="adapt this prepared corpus, of other speakers, by the models of the recipe's own; needs --out",
-    )
-    sub.add_argument("--out", type=Path, metavar="DIR", help="with --corpus: the folder of its transforms and vectors")
+    add_described(command, _adapt, _ADAPT)
 
 
 def _adapt(options: argparse.Namespace) -> None:

@@ -2,50 +2,64 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import add_overrides, count, positive, share, whole
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
-from roundelay.core.folders import check_run
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
-from roundelay_speech.commands.examples import EXAMPLES
 
-if TYPE_CHECKING:
-    pass
+_ALIGN = """
+align: train hidden Markov models from a flat start and label every frame
+recipe | a YAML file, or the name of a packaged recipe
+--set KEY=VALUE ++ ->overrides | the same as KEY=VALUE without --set
+overrides * | section.key=value, for example align.tied_states=500
+$ roundelay align an4
+$ roundelay align kaldi corpus=data/mine align.tied_states=1500
+"""
+_REALIGN = """
+realign: align again with trained networks, to train the next ones on
+exp <path> <is-run> + | run directories; the log-likelihoods of several are averaged
+--out <path> ! | the folder of the new alignment
+--scale <positive> =0.5 | factor on the log-likelihoods
+--workers <whole> =0 | processes; 0 for one a core
+$ roundelay realign exp/an4/dnn --out exp/an4/realigned
+"""
+_IMPORT = """
+import-alignment: take the alignment that Kaldi or MFA made
+kind {kaldi,textgrid} | the format to read
+--corpus <path> ! | the prepared corpus
+--out <path> ! | the alignment's folder
+--ali <path> ... | kaldi: a folder with ali.*.gz; repeatable
+--pdfs <path> ... | kaldi: instead, what ali-to-pdf printed
+--model <path> | kaldi: final.mdl (default: in the first --ali)
+--tree <path> | kaldi: the tree (default: in the first --ali)
+--phones <path> | kaldi: phones.txt (default: in the first --ali)
+--grids <path> | textgrid: the folder of ID.TextGrid files
+--tying HOW|DIR | how states are tied: kaldi, monophones, grow (a new tree), or as in the folder of another alignment
+    (default: kaldi; monophones for TextGrids)
+--tied-states <count> =500 | with --tying grow: tied states, at most
+--shares <positive> 3 =1,1,1 | textgrid: parts of a phone's time that its three states get (default: 1 1 1)
+--tolerance <whole> =0 | frames that alignment and features may differ by
+--failure-share <share> =0.1 | share of utterances that may be left out
+$ roundelay import-alignment kaldi --ali exp/tri3_ali --corpus data/mine --out exp/mine/alignment
+$ roundelay import-alignment textgrid --grids aligned --corpus data/mine --out exp/mine/alignment
+"""
+_EXPORT_ALIGNMENT = """
+export-alignment: write an alignment as Kaldi or Praat read it
+kind {kaldi,textgrid} | the format to write
+alignment <path> | the folder that `roundelay align` wrote
+--corpus <path> ! | the prepared corpus
+--out <path> ! | the folder to write to
+$ roundelay export-alignment textgrid exp/an4/alignment --corpus data/an4 --out grids
+"""
 
 
 def add(command: Command) -> None:
     """Add their options."""
-    sub = command(
-        "align", _align, "train hidden Markov models from a flat start and label every frame", EXAMPLES["align"]
-    )
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    add_overrides(sub, "align.tied_states=500")
-    _add_realign(
-        command(
-            "realign", _realign, "align again with trained networks, to train the next ones on", EXAMPLES["realign"]
-        )
-    )
-    _add_import(
-        command(
-            "import-alignment",
-            _import_alignment,
-            "take the alignment that Kaldi or MFA made",
-            EXAMPLES["import-alignment"],
-        )
-    )
-    sub = command(
-        "export-alignment",
-        _export_alignment,
-        "write an alignment as Kaldi or Praat read it",
-        EXAMPLES["export-alignment"],
-    )
-    sub.add_argument("kind", choices=["kaldi", "textgrid"], help="the format to write")
-    sub.add_argument("alignment", type=Path, help="the folder that `roundelay align` wrote")
-    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
-    sub.add_argument("--out", type=Path, required=True, help="the folder to write to")
+    add_described(command, _align, _ALIGN)
+    add_described(command, _realign, _REALIGN)
+    add_described(command, _import_alignment, _IMPORT)
+    add_described(command, _export_alignment, _EXPORT_ALIGNMENT)
 
 
 def _align(options: argparse.Namespace) -> None:
@@ -126,50 +140,3 @@ def _export_alignment(options: argparse.Namespace) -> None:
     corpus, export = load_corpus(options.corpus), export_kaldi if options.kind == "kaldi" else export_textgrids
     number = export(corpus, corpus.features(), Alignment.load(options.alignment), options.out, Bar())
     console.print(f"{number} utterances written to {options.out}", markup=False)
-
-
-def _add_realign(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "exp",
-        nargs="+",
-        type=Path,
-        check=check_run,
-        help="run directories; the log-likelihoods of several are averaged",
-    )
-    sub.add_argument("--out", type=Path, required=True, help="the folder of the new alignment")
-    sub.add_argument("--scale", type=positive, default=0.5, help="factor on the log-likelihoods (default: 0.5)")
-    sub.add_argument("--workers", type=whole, default=0, help="processes; 0 for one a core (default: 0)")
-
-
-def _add_import(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("kind", choices=["kaldi", "textgrid"], help="the format to read")
-    sub.add_argument("--corpus", type=Path, required=True, help="the prepared corpus")
-    sub.add_argument("--out", type=Path, required=True, help="the alignment's folder")
-    sub.add_argument("--ali", type=Path, action="append", default=[], help="kaldi: a folder with ali.*.gz; repeatable")
-    sub.add_argument("--pdfs", type=Path, action="append", default=[], help="kaldi: instead, what ali-to-pdf printed")
-    sub.add_argument("--model", type=Path, help="kaldi: final.mdl (default: in the first --ali)")
-    sub.add_argument("--tree", type=Path, help="kaldi: the tree (default: in the first --ali)")
-    sub.add_argument("--phones", type=Path, help="kaldi: phones.txt (default: in the first --ali)")
-    sub.add_argument("--grids", type=Path, help="textgrid: the folder of ID.TextGrid files")
-    sub.add_argument(
-        "--tying",
-        metavar="HOW|DIR",
-        help="how states are tied: kaldi, monophones, grow (a new tree), or as in the folder of another alignment "
-        "(default: kaldi; monophones for TextGrids)",
-    )
-    sub.add_argument(
-        "--tied-states", type=count, default=500, help="with --tying grow: tied states, at most (default: 500)"
-    )
-    sub.add_argument(
-        "--shares",
-        type=positive,
-        nargs=3,
-        default=[1.0, 1.0, 1.0],
-        help="textgrid: parts of a phone's time that its three states get (default: 1 1 1)",
-    )
-    sub.add_argument(
-        "--tolerance", type=whole, default=0, help="frames that alignment and features may differ by (default: 0)"
-    )
-    sub.add_argument(
-        "--failure-share", type=share, default=0.1, help="share of utterances that may be left out (default: 0.1)"
-    )

@@ -2,26 +2,37 @@
 
 import argparse
 from functools import partial
-from pathlib import Path
 
-from roundelay.commands.arguments import count, counts, parse_learners, straggler
-from roundelay.commands.base import DEFAULT_LEARNERS, Command
-from roundelay.commands.comparisons import add_target
+from roundelay.commands.arguments import parse_learners
+from roundelay.commands.base import Command, add_described
 from roundelay.stopping import status
 from roundelay.terminal import Bar, complain, console
-from roundelay_speech.commands.examples import EXAMPLES
+
+_COMPARE = """
+compare: train a grid of strategies, or go on with it, and print their table
+recipe | a YAML file, or the name of a packaged recipe
+overrides * | section.key=value, for every training; with several values, as training.minibatch=256,1024 or
+    strategy.period=5,20, each of them is trained
+--strategies NAME[:TOPOLOGY][,KEY=VALUE] + ! | strategies beside the baseline: for example ssgd adpsgd:random-ring
+    bmuf,period=20,nesterov=true
+--learners L,L,... <counts> =1,4 | numbers of learners; 1 is the baseline, sgd, and always there
+--seeds <count> =3 | how many seeds, counted up from the recipe's
+--tune KEY=V,V,... ... | choose a value for every strategy, on dev under one seed, and judge it under others; may be
+    repeated
+--straggler RANK:3x|RANK:+0.4 <straggler> ... | train everything a second time with this learner slow; may be repeated
+--runtime {procs,sim} | procs: a process for each learner; sim: simulated in one process (default: the recipe's)
+--exp DIR <path> | the folder for all runs (default: exp/RECIPE/compare)
+--no-decode | losses and seconds only, no word error rates
+--target-loss NATS <positive> | held-out loss, in nats, to compare times to (default: one that all runs reached)
+$ roundelay compare demo --strategies ssgd adpsgd:random-ring --learners 1,2,4 --seeds 3
+$ roundelay compare an4 --strategies bmuf,period=10 --runtime sim --no-decode schedule.max_epochs=4
+$ roundelay compare an4 --strategies asgd bmuf strategy.period=5,20 --tune schedule.learning_rate=0.01,0.02
+"""
 
 
 def add(command: Command) -> None:
     """Add its options."""
-    _add_compare(
-        command(
-            "compare",
-            _compare,
-            "train a grid of strategies, or go on with it, and print their table",
-            EXAMPLES["compare"],
-        )
-    )
+    add_described(command, _compare, _COMPARE)
 
 
 def _compare(options: argparse.Namespace) -> int:
@@ -56,52 +67,3 @@ def _compare(options: argparse.Namespace) -> int:
         complain(f"interrupted; everything so far is in {grid.folder}. The same command goes on from there.")
         return status(interrupt.why)
     return 1 if compared.failed else 0
-
-
-def _add_compare(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    sub.add_argument(
-        "overrides",
-        nargs="*",
-        default=[],
-        help="section.key=value, for every training; with several values, as training.minibatch=256,1024 or "
-        "strategy.period=5,20, each of them is trained",
-    )
-    sub.add_argument(
-        "--strategies",
-        nargs="+",
-        required=True,
-        metavar="NAME[:TOPOLOGY][,KEY=VALUE]",
-        help="strategies beside the baseline: for example ssgd adpsgd:random-ring bmuf,period=20,nesterov=true",
-    )
-    sub.add_argument(
-        "--learners",
-        type=counts,
-        default=f"1,{DEFAULT_LEARNERS}",
-        metavar="L,L,...",
-        help=f"numbers of learners; 1 is the baseline, sgd, and always there (default: 1,{DEFAULT_LEARNERS})",
-    )
-    sub.add_argument("--seeds", type=count, default=3, help="how many seeds, counted up from the recipe's (default: 3)")
-    sub.add_argument(
-        "--tune",
-        action="append",
-        default=[],
-        metavar="KEY=V,V,...",
-        help="choose a value for every strategy, on dev under one seed, and judge it under others; may be repeated",
-    )
-    sub.add_argument(
-        "--straggler",
-        type=straggler,
-        action="append",
-        default=[],
-        metavar="RANK:3x|RANK:+0.4",
-        help="train everything a second time with this learner slow; may be repeated",
-    )
-    sub.add_argument(
-        "--runtime",
-        choices=["procs", "sim"],
-        help="procs: a process for each learner; sim: simulated in one process (default: the recipe's)",
-    )
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/compare)")
-    sub.add_argument("--no-decode", action="store_true", help="losses and seconds only, no word error rates")
-    add_target(sub)

@@ -4,14 +4,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, picked, positive, share, whole
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import picked
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.folders import check_there
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console, print_table
-from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.data.manifest import DISTORTIONS
 
 if TYPE_CHECKING:
@@ -25,54 +24,94 @@ FEW_HOURS = 2.0
 """Of training speech, for which copies at other speeds are known to help: half an hour and 1.2 were tried."""
 
 
+_OF_FEATURES = """
+--features YAML <path> | a file that says what features are made of (docs/features.md)
+--bins <count> | bins of the filterbank (default: 40)
+--speed S <positive> + | add copies of the training utterances played at these speeds, for example 0.9 1.1
+--warp W <positive> + | add copies with the frequencies of the filterbanks warped, as a vocal tract of another length
+    would; above 1 a shorter one, for example 1.1
+--warp-of GROUP =all | whose utterances --warp copies: all, women, men, few (women or men, whoever says less), or a file
+    that lists speakers
+--distort KIND {distortions} + | add a copy of each training utterance as it would sound with noise, by
+    telephone, in a room, or at another level; of several kinds (@distortion_names) each takes its turn
+--workers <count> | processes (default: as many as are worth starting)
+"""
+_PREPARE = """
+prepare: check a corpus, read its lexicon, compute its features
+corpus {corpora} | a corpus by name, or the
+    format of your own (kaldi, lhotse); `roundelay list corpora` says what they are
+--source <path> | the folder that holds the corpus (with --download: downloads/CORPUS)
+--download | download what is free and missing into the source first
+--also DIR <path> ... | switchboard: another folder that holds parts of it; may be repeated
+--data <path> | where to put the prepared corpus (default: data/CORPUS)
+--lexicon <path> | pronunciation dictionary in CMU format
+--split NAME=FOLDER ... | what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the
+    manifests; librispeech: a part, and a split may be named several times
+--unlabelled | kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named
+    train may be missing
+--vocabulary TEXT <path> | recognise the words of this text or list and those of the training transcripts; other words
+    of held-out speech count as errors
+--vocabulary-size N <whole> =0 | only the N most frequent words of the vocabulary; 0 for all
+--on-bad-audio {error,skip} =error | audio that is missing, cut short or of a wrong rate: stop, or leave the utterance
+    out
+--on-missing-words {error,skip,map,guess} =error | words that are not in the lexicon: stop, leave their utterances out,
+    replace them by --map-to, or guess pronunciations from their spelling
+--lexicon-case {keep,upper,lower} | kaldi: write the dictionary's words in this case (default: that of the transcripts,
+    if they have one)
+--strip-stress | kaldi: read AH0 and AH1 as AH
+--map-to WORD | with --on-missing-words map: the word that stands for them
+--max-bad-share SHARE <share> =0.1 | share of a split's utterances that may be left out; more stop the command
+--allow-pipes | kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust
+--pipe-seconds <positive> =300 | seconds that such a command may take
+--use-feats | kaldi: take the features of feats.scp although there is audio
+--frame-shift-ms <positive> | kaldi: frame shift of feats.scp (default: the file frame_shift, or 10)
+--rate HZ <count> | resample all audio to this sampling rate, as it is read
+--channel N <whole> | kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0);
+    lhotse: of the channels that a supervision names
+--clean-transcripts | write words as the dictionary does: in its case, without punctuation at their ends, and without
+    marks of noises such as <cough>
+--on-overlap {warn,error} =warn | a speaker, or the same audio, in train and in another split
+--shards N <count> | cut the features of train into N parts, folders that a host can have alone (docs/hosts.md)
+--seed <whole> =0 | demo: seed of the synthesised corpus
+@of_features
+$ roundelay prepare demo
+$ roundelay prepare an4 --download
+$ roundelay prepare an4 --download --shards 4
+$ roundelay prepare kaldi --source s5/data --lexicon words.dict --split train=tr --split dev=cv
+$ roundelay prepare recordings --unlabelled --source talks --data data/talks
+"""
+_FEATURES = """
+features: give a prepared corpus other features, or copies at other speeds or warps
+data <path> <is-there> | the prepared corpus
+--on-bad-audio {error,skip} =error | utterances whose audio, or given features, cannot be read: stop, or leave them out
+@of_features
+$ roundelay features data/an4 --bins 80
+$ roundelay features data/an4 --speed 0.9 1.1
+"""
+_EXPORT = """
+export: write a corpus as Kaldi or Lhotse read it, or an acoustic model for Kaldi, as ONNX or torch.export
+format {kaldi,lhotse,onnx,torch,sherpa} | the format to write: kaldi and lhotse of a corpus; onnx, torch and sherpa
+    (sherpa-onnx) of a model, kaldi of a packed one
+data CORPUS|EXP|MODEL <path> | the folder that `roundelay prepare` wrote; or a run directory, or a packed model
+--out DIR <path> ! | the folder to write to
+--split NAME ... | write only this split; may be repeated (default: all)
+--features | kaldi: write feats.scp and cmvn.scp with their archives too
+$ roundelay export kaldi data/an4 --out kaldi/an4
+$ roundelay export onnx exp/an4/dnn --out exported/dnn
+$ roundelay export kaldi models/an4 --out kaldi/an4-model
+$ roundelay export sherpa exp/an4/ctc --out exported/ctc
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    _add_prepare(
-        command("prepare", _prepare, "check a corpus, read its lexicon, compute its features", EXAMPLES["prepare"])
-    )
-    sub = command(
-        "features",
-        _features,
-        "give a prepared corpus other features, or copies at other speeds or warps",
-        EXAMPLES["features"],
-    )
-    sub.add_argument("data", type=Path, check=check_there, help="the prepared corpus")
-    sub.add_argument(
-        "--on-bad-audio",
-        choices=["error", "skip"],
-        default="error",
-        help="utterances whose audio, or given features, cannot be read: stop, or leave them out (default: error)",
-    )
-    _add_feature_options(sub)
-    sub = command(
-        "export",
-        _export,
-        "write a corpus as Kaldi or Lhotse read it, or an acoustic model for Kaldi, as ONNX or torch.export",
-        EXAMPLES["export"],
-    )
-    sub.add_argument(
-        "format",
-        choices=["kaldi", "lhotse", "onnx", "torch", "sherpa"],
-        help="the format to write: kaldi and lhotse of a corpus; onnx, torch and sherpa (sherpa-onnx) of a "
-        "model, kaldi of a packed one",
-    )
-    sub.add_argument(
-        "data",
-        type=Path,
-        metavar="CORPUS|EXP|MODEL",
-        help="the folder that `roundelay prepare` wrote; or a run directory, or a packed model",
-    )
-    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to write to")
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="write only this split; may be repeated (default: all)",
-    )
-    sub.add_argument(
-        "--features", action="store_true", help="kaldi: write feats.scp and cmvn.scp with their archives too"
-    )
+    from roundelay_speech.recipes.known import corpora
+
+    of_features = _OF_FEATURES.replace("@distortion_names", ", ".join(DISTORTIONS)).strip()
+    kinds = {"of_features": of_features, "distortions": DISTORTIONS}
+    add_described(command, _prepare, _PREPARE, corpora=list(corpora()), **kinds)
+    add_described(command, _features, _FEATURES, **kinds)
+    add_described(command, _export, _EXPORT)
 
 
 OF_PREPARE = (
@@ -265,173 +304,3 @@ def _feature_options(options: argparse.Namespace) -> "FeatureConfig":
         except UserError as error:
             raise UserError(f"{options.features}: {error}") from None
     return only_fbank(FbankConfig(num_bins=options.bins)) if options.bins is not None else FeatureConfig()
-
-
-def _add_prepare(sub: argparse.ArgumentParser) -> None:
-    from roundelay_speech.recipes.known import corpora
-
-    sub.add_argument(
-        "corpus",
-        choices=list(corpora()),
-        help="a corpus by name, or the format of your own (kaldi, lhotse); `roundelay list corpora` says what they are",
-    )
-    sub.add_argument("--source", type=Path, help="the folder that holds the corpus (with --download: downloads/CORPUS)")
-    sub.add_argument("--download", action="store_true", help="download what is free and missing into the source first")
-    sub.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="switchboard: another folder that holds parts of it; may be repeated",
-    )
-    sub.add_argument("--data", type=Path, help="where to put the prepared corpus (default: data/CORPUS)")
-    sub.add_argument("--lexicon", type=Path, help="pronunciation dictionary in CMU format")
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME=FOLDER",
-        help="what a split is made of; kaldi: a data directory inside the source; lhotse: a part of the manifests; "
-        "librispeech: a part, and a split may be named several times",
-    )
-    sub.add_argument(
-        "--unlabelled",
-        action="store_true",
-        help="kaldi, recordings: speech to be recognised alone; transcripts, speakers, a dictionary and a split named "
-        "train may be missing",
-    )
-    _add_policies(sub)
-    _add_reading(sub)
-    sub.add_argument(
-        "--shards",
-        type=count,
-        metavar="N",
-        help="cut the features of train into N parts, folders that a host can have alone (docs/hosts.md)",
-    )
-    sub.add_argument("--seed", type=whole, default=0, help="demo: seed of the synthesised corpus (default: 0)")
-    _add_feature_options(sub)
-
-
-def _add_policies(sub: argparse.ArgumentParser) -> None:
-    """Add options of words, and policies for words and utterances that cannot be used."""
-    sub.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="TEXT",
-        help="recognise the words of this text or list and those of the training transcripts; other words of held-out "
-        "speech count as errors",
-    )
-    sub.add_argument(
-        "--vocabulary-size",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="only the N most frequent words of the vocabulary; 0 for all (default: 0)",
-    )
-    sub.add_argument(
-        "--on-bad-audio",
-        choices=["error", "skip"],
-        default="error",
-        help="audio that is missing, cut short or of a wrong rate: stop, or leave the utterance out (default: error)",
-    )
-    sub.add_argument(
-        "--on-missing-words",
-        choices=["error", "skip", "map", "guess"],
-        default="error",
-        help="words that are not in the lexicon: stop, leave their utterances out, replace them by --map-to, or guess "
-        "pronunciations from their spelling (default: error)",
-    )
-    sub.add_argument(
-        "--lexicon-case",
-        choices=["keep", "upper", "lower"],
-        help="kaldi: write the dictionary's words in this case (default: that of the transcripts, if they have one)",
-    )
-    sub.add_argument("--strip-stress", action="store_true", help="kaldi: read AH0 and AH1 as AH")
-    sub.add_argument("--map-to", metavar="WORD", help="with --on-missing-words map: the word that stands for them")
-    sub.add_argument(
-        "--max-bad-share",
-        type=share,
-        default=0.1,
-        metavar="SHARE",
-        help="share of a split's utterances that may be left out; more stop the command (default: 0.1)",
-    )
-
-
-def _add_reading(sub: argparse.ArgumentParser) -> None:
-    """Add options of reading audio, features and transcripts."""
-    sub.add_argument(
-        "--allow-pipes",
-        action="store_true",
-        help="kaldi, lhotse: run the shell commands that wav.scp or recordings hold; only for files you trust",
-    )
-    sub.add_argument(
-        "--pipe-seconds", type=positive, default=300, help="seconds that such a command may take (default: 300)"
-    )
-    sub.add_argument(
-        "--use-feats", action="store_true", help="kaldi: take the features of feats.scp although there is audio"
-    )
-    sub.add_argument(
-        "--frame-shift-ms", type=positive, help="kaldi: frame shift of feats.scp (default: the file frame_shift, or 10)"
-    )
-    sub.add_argument("--rate", type=count, metavar="HZ", help="resample all audio to this sampling rate, as it is read")
-    sub.add_argument(
-        "--channel",
-        type=whole,
-        metavar="N",
-        help="kaldi: of recordings with several, counted from 0, where `segments` names none (default: 0); lhotse: of "
-        "the channels that a supervision names",
-    )
-    sub.add_argument(
-        "--clean-transcripts",
-        action="store_true",
-        help="write words as the dictionary does: in its case, without punctuation at their ends, and without marks of "
-        "noises such as <cough>",
-    )
-    sub.add_argument(
-        "--on-overlap",
-        choices=["warn", "error"],
-        default="warn",
-        help="a speaker, or the same audio, in train and in another split (default: warn)",
-    )
-
-
-def _add_feature_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--features", type=Path, metavar="YAML", help="a file that says what features are made of (docs/features.md)"
-    )
-    sub.add_argument("--bins", type=count, help="bins of the filterbank (default: 40)")
-    sub.add_argument(
-        "--speed",
-        type=positive,
-        nargs="+",
-        default=[],
-        metavar="S",
-        help="add copies of the training utterances played at these speeds, for example 0.9 1.1",
-    )
-    sub.add_argument(
-        "--warp",
-        type=positive,
-        nargs="+",
-        default=[],
-        metavar="W",
-        help="add copies with the frequencies of the filterbanks warped, as a vocal tract of another length would; "
-        "above 1 a shorter one, for example 1.1",
-    )
-    sub.add_argument(
-        "--warp-of",
-        default="all",
-        metavar="GROUP",
-        help="whose utterances --warp copies: all, women, men, few (women or men, whoever says less), or a file that "
-        "lists speakers (default: all)",
-    )
-    sub.add_argument(
-        "--distort",
-        nargs="+",
-        choices=DISTORTIONS,
-        default=[],
-        metavar="KIND",
-        help="add a copy of each training utterance as it would sound with noise, by telephone, in a room, or at "
-        f"another level; of several kinds ({', '.join(DISTORTIONS)}) each takes its turn",
-    )
-    sub.add_argument("--workers", type=count, help="processes (default: as many as are worth starting)")

@@ -3,10 +3,9 @@
 import argparse
 from pathlib import Path
 
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.extras import need
 from roundelay.terminal import console
-from roundelay_speech.commands.examples import EXAMPLES
 
 SENTENCE = "wav/demo-uma/demo-uma-000.wav"  # GO TO GATE G, by a speaker who is not in train
 EQUAL = ["training.threads=1", "training.minibatch_per_learner=256", "training.rate=as-is", "schedule.rule=anneal"]
@@ -27,15 +26,16 @@ RUNS = {
 """Strategy and options of each training, by name of its folder."""
 
 
+_DEMO = """
+demo: synthesise a small corpus and train on it: one learner alone, two, and two with one slow, waiting or not
+--folder <path> =demo | where everything goes
+$ roundelay demo --folder demo
+"""
+
+
 def add(command: Command) -> None:
     """Add its options."""
-    sub = command(
-        "demo",
-        _demo,
-        "synthesise a small corpus and train on it: one learner alone, two, and two with one slow, waiting or not",
-        EXAMPLES["demo"],
-    )
-    sub.add_argument("--folder", type=Path, default=Path("demo"), help="where everything goes (default: demo)")
+    add_described(command, _demo, _DEMO)
 
 
 def _demo(options: argparse.Namespace) -> int:

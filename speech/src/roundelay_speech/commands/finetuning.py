@@ -1,67 +1,36 @@
 """Packed models trained on with somebody's own speech: finetune."""
 
 import argparse
-from pathlib import Path
 
-from roundelay.commands.arguments import count, positive, share, whole
-from roundelay.commands.base import Command
-from roundelay.core.folders import check_packed, check_there
+from roundelay.commands.base import Command, add_described
 from roundelay.terminal import console
-from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.packed.given import model_folder
+
+_FINETUNE = """
+finetune: train a packed model on with a few minutes of speech, into a new one
+model <packed> <is-packed> | the folder that `roundelay pack` made
+--data DIR <path> <is-there> ! | recordings with their words (NAME.wav and NAME.txt, or a file text), a Kaldi data
+    directory or a prepared corpus
+--out MODEL <path> ! | the folder to make
+--words FILE <path> | words that are to be recognised besides, one a line, with their phones behind them if no
+    dictionary has them; words of the transcripts are added anyway
+--split NAME ... | of a prepared corpus; may be repeated (default: train, or all where there is none)
+--source DIR <path> | the folder that paths in wav.scp begin at (default: the directory itself or the one above)
+--epochs <count> | through the speech (default: 10)
+--learning-rate <positive> | of Adam, at first (default: 0.0005)
+--hold <share> | share of the loss that holds the model to what it said before (default: 0)
+--layers {first,all} | layers that are trained (default: first)
+--seed <whole> =0 | of the order of the speech, and of dropout
+--confidence <share> | without transcripts: train on the model's own words in utterances of which it is this sure (0:
+    all)
+$ roundelay finetune models/an4 --data recordings/mine --out models/mine
+$ roundelay finetune models/an4 --data recordings/mine --words names.txt --out models/mine
+"""
 
 
 def add(command: Command) -> None:
     """Add its options."""
-    sub = command(
-        "finetune",
-        _finetune,
-        "train a packed model on with a few minutes of speech, into a new one",
-        EXAMPLES["finetune"],
-    )
-    sub.add_argument("model", type=model_folder, check=check_packed, help="the folder that `roundelay pack` made")
-    sub.add_argument(
-        "--data",
-        type=Path,
-        check=check_there,
-        required=True,
-        metavar="DIR",
-        help="recordings with their words (NAME.wav and NAME.txt, or a file text), a Kaldi data directory or a "
-        "prepared corpus",
-    )
-    sub.add_argument("--out", type=Path, required=True, metavar="MODEL", help="the folder to make")
-    sub.add_argument(
-        "--words",
-        type=Path,
-        metavar="FILE",
-        help="words that are to be recognised besides, one a line, with their phones behind them if no dictionary has "
-        "them; words of the transcripts are added anyway",
-    )
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="of a prepared corpus; may be repeated (default: train, or all where there is none)",
-    )
-    sub.add_argument(
-        "--source",
-        type=Path,
-        metavar="DIR",
-        help="the folder that paths in wav.scp begin at (default: the directory itself or the one above)",
-    )
-    sub.add_argument("--epochs", type=count, help="through the speech (default: 10)")
-    sub.add_argument("--learning-rate", type=positive, help="of Adam, at first (default: 0.0005)")
-    sub.add_argument(
-        "--hold", type=share, help="share of the loss that holds the model to what it said before (default: 0)"
-    )
-    sub.add_argument("--layers", choices=["first", "all"], help="layers that are trained (default: first)")
-    sub.add_argument("--seed", type=whole, default=0, help="of the order of the speech, and of dropout (default: 0)")
-    sub.add_argument(
-        "--confidence",
-        type=share,
-        help="without transcripts: train on the model's own words in utterances of which it is this sure (0: all)",
-    )
+    add_described(command, _finetune, _FINETUNE, packed=model_folder)
 
 
 def _finetune(options: argparse.Namespace) -> None:

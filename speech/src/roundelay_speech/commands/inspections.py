@@ -2,55 +2,35 @@
 
 import argparse
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count
-from roundelay.commands.base import Command
-from roundelay.core.folders import check_there
+from roundelay.commands.base import Command, add_described
 from roundelay.terminal import Bar, console, print_table, write
 from roundelay_speech.commands.corpora import split_and_folder
-from roundelay_speech.commands.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from roundelay_speech.corpus.inspection.findings import Inspection
 
 
+_INSPECT = """
+inspect: say what is odd in a corpus, and what mends it, before hours of training
+corpus <path> <is-there> | a prepared corpus, a Kaldi data directory, or a folder that holds several
+--split NAME=FOLDER ... | a data directory inside the corpus and the split it is; may be repeated (default: all that are
+    there)
+--root DIR <path> | what paths of wav.scp are relative to (default: the corpus)
+--lexicon <path> | dictionary in CMU format to hold words against (default: a prepared corpus's own)
+--alignment DIR <path> | the folder of `roundelay align`: adds its comparison of every transcript with those of others
+--workers <count> | processes (default: as many as are worth starting)
+--format {text,json} =text | what to print
+$ roundelay inspect data/mine
+$ roundelay inspect s5/data --split train=tr --split dev=cv --lexicon words.dict
+$ roundelay inspect data/mine --alignment exp/mine/alignment --format json
+"""
+
+
 def add(command: Command) -> None:
     """Add its options."""
-    sub = command(
-        "inspect",
-        _inspect,
-        "say what is odd in a corpus, and what mends it, before hours of training",
-        EXAMPLES["inspect"],
-    )
-    sub.add_argument(
-        "corpus",
-        type=Path,
-        check=check_there,
-        help="a prepared corpus, a Kaldi data directory, or a folder that holds several",
-    )
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME=FOLDER",
-        help="a data directory inside the corpus and the split it is; may be repeated (default: all that are there)",
-    )
-    sub.add_argument(
-        "--root", type=Path, metavar="DIR", help="what paths of wav.scp are relative to (default: the corpus)"
-    )
-    sub.add_argument(
-        "--lexicon", type=Path, help="dictionary in CMU format to hold words against (default: a prepared corpus's own)"
-    )
-    sub.add_argument(
-        "--alignment",
-        type=Path,
-        metavar="DIR",
-        help="the folder of `roundelay align`: adds its comparison of every transcript with those of others",
-    )
-    sub.add_argument("--workers", type=count, help="processes (default: as many as are worth starting)")
-    sub.add_argument("--format", choices=["text", "json"], default="text", help="what to print (default: text)")
+    add_described(command, _inspect, _INSPECT)
 
 
 def _inspect(options: argparse.Namespace) -> int:

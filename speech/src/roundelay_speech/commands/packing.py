@@ -6,13 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import add_overrides, count, whole
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.folders import PACKED, check_packed, check_run, check_there
 from roundelay.stopping import ending, resumes_from, status
 from roundelay.terminal import Bar, complain, console
-from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.commands.recognition import weighted
 from roundelay_speech.packed.given import model_folder
 
@@ -21,92 +19,51 @@ if TYPE_CHECKING:
     from roundelay_speech.packed.evaluate import Evaluated
 
 
+_PACK = """
+pack: put trained models and all they need to recognise into one folder
+exp EXP[:WEIGHT] <is-weighted> + | run directories, and weights of their log-likelihoods (1); or a packed model that is
+    to have other words
+--out MODEL <path> ! | the folder to make
+--set decode.KEY=VALUE ++ | recognise with other options than the first run's recipe has (`roundelay list options` names
+    them)
+--decoded DIR <path> | take settings and word errors from here, where `roundelay decode --out DIR` left them for the
+    same runs, weights and options (default: from the run; else the runs are decoded now)
+--words FILE <path> | of a packed model: add these words, one a line, with their phones behind them if no dictionary has
+    them
+--licence TEXT = | of the model (default: that of its corpus)
+$ roundelay pack exp/demo/four --out models/demo
+$ roundelay pack exp/an4/dnn exp/an4/blstm:0.5 --out models/an4 --decoded exp/an4/together
+$ roundelay pack models/an4 --words names.txt --out models/an4-names
+$ roundelay pack models/an4 --set decode.text=commands.txt decode.order=3 --out models/commands
+"""
+_EVALUATE = """
+evaluate: recognise new speech with a packed model, or people whom a recipe never heard, and score it
+model | the folder that `roundelay pack` made; with --folds, a recipe
+--folds N <count> | train the recipe so many times, each without some of its corpus's speakers, women and men evenly;
+    recognise those, and score all
+--set KEY=VALUE ++ ->overrides | the same as KEY=VALUE without --set
+overrides * | section.key=value, for example with --folds, schedule.max_epochs=6
+--exp DIR <path> | with --folds: the folder for all runs (default: exp/RECIPE/folds-N)
+--data DIR <path> | a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing
+--split NAME ... | a split of the corpus; may be repeated (default: all but train)
+--source DIR <path> | the folder that paths in wav.scp begin at (default: the directory itself or the one above)
+--out DIR <path> | where words and scores go (default: only printed)
+--workers <whole> =0 | processes (default: 0, one a core)
+--ignore-case | upper and lower case are the same
+--clean-transcripts <yes-no> | write transcripts in the model's words: in their
+    case, without punctuation and marks of noises (default: as those of the model's corpus were)
+--no-times | no times and confidences, which take as long again
+--per-speaker | word errors of each speaker
+$ roundelay evaluate models/an4 --data data/mine --out results
+$ roundelay evaluate models/an4 --data s5/data/test --source s5 --per-speaker
+$ roundelay evaluate kaldi --folds 5 model.width=256 schedule.max_epochs=6
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    sub = command("pack", _pack, "put trained models and all they need to recognise into one folder", EXAMPLES["pack"])
-    sub.add_argument(
-        "exp",
-        nargs="+",
-        check=_check_weighted,
-        metavar="EXP[:WEIGHT]",
-        help="run directories, and weights of their log-likelihoods (1); or a packed model that is to have other words",
-    )
-    sub.add_argument("--out", type=Path, required=True, metavar="MODEL", help="the folder to make")
-    sub.add_argument(
-        "--set",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="decode.KEY=VALUE",
-        help="recognise with other options than the first run's recipe has (`roundelay list options` names them)",
-    )
-    sub.add_argument(
-        "--decoded",
-        type=Path,
-        metavar="DIR",
-        help="take settings and word errors from here, where `roundelay decode --out DIR` left them for the same runs, "
-        "weights and options (default: from the run; else the runs are decoded now)",
-    )
-    sub.add_argument(
-        "--words",
-        type=Path,
-        metavar="FILE",
-        help="of a packed model: add these words, one a line, with their phones behind them if no dictionary has them",
-    )
-    sub.add_argument("--licence", default="", metavar="TEXT", help="of the model (default: that of its corpus)")
-    _add_evaluate(
-        command(
-            "evaluate",
-            _evaluate,
-            "recognise new speech with a packed model, or people whom a recipe never heard, and score it",
-            EXAMPLES["evaluate"],
-        )
-    )
-
-
-def _add_evaluate(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("model", help="the folder that `roundelay pack` made; with --folds, a recipe")
-    sub.add_argument(
-        "--folds",
-        type=count,
-        metavar="N",
-        help="train the recipe so many times, each without some of its corpus's speakers, women and men evenly; "
-        "recognise those, and score all",
-    )
-    add_overrides(sub, "with --folds, schedule.max_epochs=6")
-    sub.add_argument(
-        "--exp", type=Path, metavar="DIR", help="with --folds: the folder for all runs (default: exp/RECIPE/folds-N)"
-    )
-    sub.add_argument(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="a prepared corpus, a Kaldi data directory or a folder of recordings; transcripts may be missing",
-    )
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a split of the corpus; may be repeated (default: all but train)",
-    )
-    sub.add_argument(
-        "--source",
-        type=Path,
-        metavar="DIR",
-        help="the folder that paths in wav.scp begin at (default: the directory itself or the one above)",
-    )
-    sub.add_argument("--out", type=Path, metavar="DIR", help="where words and scores go (default: only printed)")
-    sub.add_argument("--workers", type=whole, default=0, help="processes (default: 0, one a core)")
-    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
-    sub.add_argument(
-        "--clean-transcripts",
-        action=argparse.BooleanOptionalAction,
-        help="write transcripts in the model's words: in their case, without punctuation and marks of noises (default: "
-        "as those of the model's corpus were)",
-    )
-    sub.add_argument("--no-times", action="store_true", help="no times and confidences, which take as long again")
-    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
+    add_described(command, _pack, _PACK, is_weighted=_check_weighted)
+    add_described(command, _evaluate, _EVALUATE)
 
 
 def _check_weighted(text: str) -> None:

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import count, picked
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import picked
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
-from roundelay.core.folders import check_run, check_there
 from roundelay.stopping import ending, resumes_from
 from roundelay.terminal import Bar, console
-from roundelay_speech.commands.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from roundelay_speech.recognition.recognise import Recognised
@@ -19,56 +17,59 @@ if TYPE_CHECKING:
 MOST_NAMED = 10  # words that cannot be recognised
 
 
+_DECODE = """
+decode: recognise the held-out splits with trained models, and score them
+exp <path> <is-run> + | run directories
+--set decode.KEY=VALUE ++ | recognise with other options than the run's recipe has (`roundelay list options` names them)
+--with EXP[:WEIGHT] + ->others | decode the weighted mean of its log-likelihoods and those of the run, which has
+    weight 1
+--corpus,--data DIR <path> <is-there> | recognise this instead of the run's corpus, with the run's words and language
+    model: a prepared corpus, a Kaldi data directory or a folder of recordings, with or without transcripts; needs
+    --out, unless the run's own corpus is not found: then this one, prepared, stands for it
+--split NAME ... | recognise this split; may be repeated (default: as the recipe says, of another corpus all but train)
+--scores FILE <path> | decode these log-likelihoods instead of the model's (.scp, .ark, .npz, or a folder of .npy
+    files), with the run's words and language model; needs --out
+--out DIR <path> | where results go (default: into the run directory)
+$ roundelay decode exp/demo/four
+$ roundelay decode exp/demo/four --set decode.beam=13 decode.nbest=10 --out exp/demo/wider
+$ roundelay decode exp/demo/four --set decode.order=1 decode.rescore=trigram.arpa.gz --out exp/demo/rescored
+$ roundelay decode exp/demo/four --data talks --out exp/demo/talks
+$ roundelay decode exp/demo/four --scores ctc.scp --set decode.graph=ctc --out exp/demo/ctc
+"""
+_SCORE = """
+score: score again what was decoded, or any trn, stm and ctm files
+exp <path> * | run directories
+--ref <path> | reference in trn format
+--hyp <path> | hypotheses in trn format
+--stm <path> | reference in segments with times, in stm format
+--ctm <path> | recognised words with times, in ctm format
+--glm <path> | mapping rules for both sides; implies --marks, and splits at hyphens
+--keep-hyphens | with --glm: hyphenated words stay one word
+--marks | read { a / b } as alternatives, @ as no word, (word) as optional, wor- as a fragment, word;x as word
+--ignore-case | upper and lower case are the same
+--sclite-costs | align with sclite's costs, not with fewest errors
+--missing-as-empty | count utterances without hypothesis as all deleted
+--interval | 95 %% bootstrap interval of the word error rate
+--over {utterances,speakers} =utterances | what the bootstrap of --interval and --compare draws
+--compare RUN <path> | another system: a run directory, or hypotheses
+--per-speaker | word errors of each speaker
+--subsets | word errors of each part of the test set
+--by gender|FILE = | word errors of women and men, or of the groups that a file gives utterances or speakers: lines of
+    `NAME GROUP`, as in spk2gender and utt2lang
+--table | the table that sclite prints
+--confusions N <count> =0 | print the N most frequent errors of each kind
+--errors | also print every error in its place
+$ roundelay score exp/demo/four --interval --per-speaker
+$ roundelay score exp/demo/four --by gender
+$ roundelay score --ref ref.trn --hyp hyp.trn --ignore-case --table
+$ roundelay score --stm ref.stm --ctm hyp.ctm --glm words.glm
+"""
+
+
 def add(command: Command) -> None:
     """Add their options."""
-    sub = command(
-        "decode", _decode, "recognise the held-out splits with trained models, and score them", EXAMPLES["decode"]
-    )
-    sub.add_argument("exp", nargs="+", type=Path, check=check_run, help="run directories")
-    sub.add_argument(
-        "--set",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="decode.KEY=VALUE",
-        help="recognise with other options than the run's recipe has (`roundelay list options` names them)",
-    )
-    sub.add_argument(
-        "--with",
-        dest="others",
-        nargs="+",
-        default=[],
-        metavar="EXP[:WEIGHT]",
-        help="decode the weighted mean of its log-likelihoods and those of the run, which has weight 1",
-    )
-    sub.add_argument(
-        "--corpus",
-        "--data",
-        type=Path,
-        check=check_there,
-        metavar="DIR",
-        help="recognise this instead of the run's corpus, with the run's words and language model: a prepared corpus, "
-        "a Kaldi data directory or a folder of recordings, with or without transcripts; needs --out, unless the run's "
-        "own corpus is not found: then this one, prepared, stands for it",
-    )
-    sub.add_argument(
-        "--split",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="recognise this split; may be repeated (default: as the recipe says, of another corpus all but train)",
-    )
-    sub.add_argument(
-        "--scores",
-        type=Path,
-        metavar="FILE",
-        help="decode these log-likelihoods instead of the model's (.scp, .ark, .npz, or a folder of .npy files), with "
-        "the run's words and language model; needs --out",
-    )
-    sub.add_argument("--out", type=Path, metavar="DIR", help="where results go (default: into the run directory)")
-    _add_score(
-        command("score", _score, "score again what was decoded, or any trn, stm and ctm files", EXAMPLES["score"])
-    )
+    add_described(command, _decode, _DECODE)
+    add_described(command, _score, _SCORE)
 
 
 def _decode(options: argparse.Namespace) -> None:
@@ -178,49 +179,3 @@ def _score(options: argparse.Namespace) -> None:
     )
     for text in answers(asked, rules, wanted):
         console.print(text, markup=False)
-
-
-def _add_score(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("exp", nargs="*", type=Path, help="run directories")
-    sub.add_argument("--ref", type=Path, help="reference in trn format")
-    sub.add_argument("--hyp", type=Path, help="hypotheses in trn format")
-    sub.add_argument("--stm", type=Path, help="reference in segments with times, in stm format")
-    sub.add_argument("--ctm", type=Path, help="recognised words with times, in ctm format")
-    sub.add_argument("--glm", type=Path, help="mapping rules for both sides; implies --marks, and splits at hyphens")
-    sub.add_argument("--keep-hyphens", action="store_true", help="with --glm: hyphenated words stay one word")
-    sub.add_argument(
-        "--marks",
-        action="store_true",
-        help="read { a / b } as alternatives, @ as no word, (word) as optional, wor- as a fragment, word;x as word",
-    )
-    sub.add_argument("--ignore-case", action="store_true", help="upper and lower case are the same")
-    sub.add_argument("--sclite-costs", action="store_true", help="align with sclite's costs, not with fewest errors")
-    sub.add_argument(
-        "--missing-as-empty", action="store_true", help="count utterances without hypothesis as all deleted"
-    )
-    sub.add_argument("--interval", action="store_true", help="95 %% bootstrap interval of the word error rate")
-    sub.add_argument(
-        "--over",
-        choices=["utterances", "speakers"],
-        default="utterances",
-        help="what the bootstrap of --interval and --compare draws (default: utterances)",
-    )
-    sub.add_argument("--compare", type=Path, metavar="RUN", help="another system: a run directory, or hypotheses")
-    sub.add_argument("--per-speaker", action="store_true", help="word errors of each speaker")
-    sub.add_argument("--subsets", action="store_true", help="word errors of each part of the test set")
-    sub.add_argument(
-        "--by",
-        default="",
-        metavar="gender|FILE",
-        help="word errors of women and men, or of the groups that a file gives utterances or speakers: lines of `NAME "
-        "GROUP`, as in spk2gender and utt2lang",
-    )
-    sub.add_argument("--table", action="store_true", help="the table that sclite prints")
-    sub.add_argument(
-        "--confusions",
-        type=count,
-        default=0,
-        metavar="N",
-        help="print the N most frequent errors of each kind (default: 0)",
-    )
-    sub.add_argument("--errors", action="store_true", help="also print every error in its place")

@@ -6,15 +6,13 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from roundelay.commands.arguments import add_overrides, count, positive, straggler, whole
-from roundelay.commands.base import Command
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.parent import leave_signals
 from roundelay.stopping import status, stopping
 from roundelay.terminal import Bar, complain, console
-from roundelay_speech.commands.examples import EXAMPLES
 
 if TYPE_CHECKING:
     from roundelay.runtime.launch.world import HostPlace
@@ -22,23 +20,49 @@ if TYPE_CHECKING:
 
 AUTO = "auto"
 """In the place of a strategy: the one that is advised."""
-OF_RECIPE: dict[str, dict[str, Any]] = {
-    "learners": {"type": count},
-    "runtime": {"choices": ["procs", "sim"]},
-    "seed": {"type": whole},
-    "on_death": {"choices": ["replace", "go-on", "shrink", "stop"]},
-    "host_patience": {"type": positive, "metavar": "SECONDS"},
-    "wire": {"metavar": "CODEC"},
-    "fragments": {"type": count, "metavar": "K"},
-}
-"""Options of a recipe's section `training` that are options of the command, too, and how they are parsed."""
+OF_RECIPE = ("learners", "runtime", "seed", "on_death", "host_patience", "wire", "fragments")
+"""Options of a recipe's section `training` that are options of the command, too."""
+
+
+_TRAIN = """
+train: train a network with one of the strategies, or resume a training
+recipe | a YAML file, or the name of a packaged recipe
+--set KEY=VALUE ++ ->overrides | the same as KEY=VALUE without --set
+overrides * | section.key=value, for example schedule.max_epochs=5
+--exp <path> ! | the run directory; resumes what is in it
+--strategy NAME[:TOPOLOGY][,KEY=VALUE...] | the data-parallel strategy; `roundelay list strategies` names all; auto: the
+    one that `roundelay advise` would take on this host (default: the recipe's)
+--learners <count> | @learners
+--runtime {procs,sim} | @runtime
+--seed <whole> | @seed
+--init EXP <path> | start from this model: a run directory, its model.safetensors, or a checkpoint (docs/starting.md)
+--resume | go on with the run that is there, also under another strategy; begin none
+--begin-anew | where no checkpoint is whole any more: begin again, and keep the old log under another name
+--on-death {replace,go-on,shrink,stop} | @on_death
+--record | record every event for `roundelay replay`
+--logger {mlflow,wandb} ... | draw curves there too, beside TensorBoard; may be repeated (docs/python.md)
+--listen ADDRESS[:PORT] | several hosts: the address where the others reach this host, or relay where they cannot: the
+    first host then passes connections on (docs/hosts.md)
+--host-patience SECONDS <positive> | @host_patience
+--wire CODEC | @wire
+--fragments K <count> | @fragments
+--keep-copies | several hosts: a host that does not lead keeps a copy of the newest checkpoint in its own --exp, so that
+    it can lead when the first is lost
+--straggler RANK:3x|RANK:+0.4 <straggler> ... | make a learner so many times slower, or every gradient of it so many
+    seconds longer; may be repeated
+$ roundelay train demo --exp exp/demo/one
+$ roundelay train demo --exp exp/demo/four --strategy adpsgd:random-ring --learners 4
+$ roundelay train demo --exp exp/demo/auto --strategy auto --learners 4
+$ roundelay train an4 --exp exp/an4/bmuf --strategy bmuf,period=20 --learners 4 schedule.max_epochs=8
+"""
 
 
 def add(command: Command) -> None:
-    """Add their options."""
-    _add_train(
-        command("train", _train, "train a network with one of the strategies, or resume a training", EXAMPLES["train"])
-    )
+    """Add its options; those of the recipe are explained in the recipe's own words."""
+    from roundelay_speech.recipes.known import explained
+
+    about = {name: explained(f"training.{name}").replace("%", "%%") for name in OF_RECIPE}
+    add_described(command, _train, _TRAIN, **{name: f"{text} (default: the recipe's)" for name, text in about.items()})
 
 
 def _train(options: argparse.Namespace) -> int:
@@ -180,7 +204,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         given.append(f"init.model={json.dumps(str(options.init))}")
     if options.record:
         given.append("training.record=true")
-    if options.straggler is not None:
+    if options.straggler:
         given.append(f"training.stragglers=[{', '.join(repr(text) for text in options.straggler)}]")
     return given
 
@@ -203,80 +227,3 @@ def replay_run(exp: Path) -> int:
         return 1
     console.print(f"{exp}: {done}, repeated to the same weights, bit for bit.", markup=False)
     return 0
-
-
-def _add_of_recipe(sub: argparse.ArgumentParser, *names: str) -> None:
-    """Add options of `OF_RECIPE`, in the recipe's own words."""
-    from roundelay_speech.recipes.known import explained
-
-    for name in names:
-        about = explained(f"training.{name}").replace("%", "%%")
-        sub.add_argument(f"--{name.replace('_', '-')}", help=f"{about} (default: the recipe's)", **OF_RECIPE[name])
-
-
-def _add_train(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("recipe", help="a YAML file, or the name of a packaged recipe")
-    add_overrides(sub, "schedule.max_epochs=5")
-    sub.add_argument("--exp", type=Path, required=True, help="the run directory; resumes what is in it")
-    sub.add_argument(
-        "--strategy",
-        metavar="NAME[:TOPOLOGY][,KEY=VALUE...]",
-        help="the data-parallel strategy; `roundelay list strategies` names all; auto: the one that `roundelay advise` "
-        "would take on this host (default: the recipe's)",
-    )
-    _add_of_recipe(sub, "learners", "runtime", "seed")
-    sub.add_argument(
-        "--init",
-        type=Path,
-        metavar="EXP",
-        help="start from this model: a run directory, its model.safetensors, or a checkpoint (docs/starting.md)",
-    )
-    _add_going_on(sub)
-    sub.add_argument("--record", action="store_true", help="record every event for `roundelay replay`")
-    sub.add_argument(
-        "--logger",
-        choices=["mlflow", "wandb"],
-        action="append",
-        default=[],
-        help="draw curves there too, beside TensorBoard; may be repeated (docs/python.md)",
-    )
-    _add_hosts(sub)
-    sub.add_argument(
-        "--straggler",
-        type=straggler,
-        action="append",
-        metavar="RANK:3x|RANK:+0.4",
-        help="make a learner so many times slower, or every gradient of it so many seconds longer; may be repeated",
-    )
-
-
-def _add_going_on(sub: argparse.ArgumentParser) -> None:
-    """Add options of runs that stopped, and of learners that die."""
-    sub.add_argument(
-        "--resume",
-        action="store_true",
-        help="go on with the run that is there, also under another strategy; begin none",
-    )
-    sub.add_argument(
-        "--begin-anew",
-        action="store_true",
-        help="where no checkpoint is whole any more: begin again, and keep the old log under another name",
-    )
-    _add_of_recipe(sub, "on_death")
-
-
-def _add_hosts(sub: argparse.ArgumentParser) -> None:
-    """Add options of training on several hosts."""
-    sub.add_argument(
-        "--listen",
-        metavar="ADDRESS[:PORT]",
-        help="several hosts: the address where the others reach this host, or relay where they cannot: the first "
-        "host then passes connections on (docs/hosts.md)",
-    )
-    _add_of_recipe(sub, "host_patience", "wire", "fragments")
-    sub.add_argument(
-        "--keep-copies",
-        action="store_true",
-        help="several hosts: a host that does not lead keeps a copy of the newest checkpoint in its own --exp, so that "
-        "it can lead when the first is lost",
-    )

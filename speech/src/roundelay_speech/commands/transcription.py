@@ -7,13 +7,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from roundelay.commands.arguments import count, non_negative, positive, whole
-from roundelay.commands.base import Command
+from roundelay.commands.arguments import count
+from roundelay.commands.base import Command, add_described
 from roundelay.core.errors import UserError
 from roundelay.core.extras import need
 from roundelay.core.folders import check_packed
 from roundelay.terminal import Bar, complain, console, write
-from roundelay_speech.commands.examples import EXAMPLES
 from roundelay_speech.packed.given import model_folder
 
 if TYPE_CHECKING:
@@ -24,140 +23,55 @@ if TYPE_CHECKING:
 _FORMATS = ("txt", "json", "ctm", "srt", "vtt", "trn", "TextGrid")
 
 
+_TRANSCRIBE = """
+transcribe: recognise recordings of any kind and length with a packed model
+model MODEL <packed> <is-packed> | the folder of a packed model (`roundelay pack`), or an4, which comes with the
+    package
+recordings FILE + | wav, flac, mp3, ogg, and where ffmpeg is installed others, such as m4a; a folder of them; a list
+    (.txt, .scp); - for standard input
+--format {txt,json,ctm,srt,vtt,trn,TextGrid} =txt | of the transcripts
+--out DIR <path> | a file for each recording there (default: all to standard output); what is there and whole is kept
+--ref FILE <path> | what was said, as trn or `NAME words` lines: prints the word error rate
+--channel each|mix|N <channel> =each | each channel by itself, their mean, or channel N, from 1 (default: each; equal
+    channels are one)
+--speaker {file,folder,all} =file | whose speech is normalised together: that of a file, of all files of a folder, of
+    all
+--longest SECONDS <positive> =40 | no piece is longer; recordings of more than ten seconds are cut at pauses
+--pause SECONDS <positive> =0.5 | a silence that parts two pieces
+--detector {energy,silero} =energy | what tells speech from silence: energy, or a network, of pip install
+    'roundelay[detector]', that knows noise
+--workers N <whole> | processes; 0 for as many as there are cores (default: 1 up to ten minutes of audio, then 0)
+--nbest N <whole> =0 | with --format json: so many alternatives of each segment, and of each word
+--favour WORDS = | words of the model that become likelier, parted by blanks or commas
+--bonus NATS <non_negative> | by which the cost of these words is less (default: 2)
+--stream | recognise as the audio comes, from one FILE or, with -, from a recorder (arecord -t wav); --format txt, or
+    json, which has the words so far as well
+--rate HZ <count> | of bare 16-bit samples on standard input (default: it is WAV)
+--chunk FRAMES <count> | with --stream: frames that a conformer of dynamic_chunks evaluates together (default: as it was
+    trained)
+$ roundelay transcribe models/an4 talk.mp3
+$ roundelay transcribe models/an4 talks interview.m4a --format srt --out subtitles
+$ roundelay transcribe models/an4 list.txt --format ctm --out words --speaker folder --ref ref.trn
+$ roundelay transcribe an4 - --format json --nbest 5 --favour "rubout, October"
+$ roundelay transcribe models/an4 talk.wav --stream
+"""
+_SERVE = """
+serve: serve a packed model: a page for a browser, and an HTTP endpoint for clients
+model MODEL <packed> | the folder of a packed model (`roundelay pack`), or an4, which comes with the package
+--host =127.0.0.1 | address to listen on (default: 127.0.0.1, this machine alone; elsewhere anybody may ask,
+    unencrypted)
+--port <whole> =8000 | 0 for any that is free
+--max-megabytes N <count> =100 | of an upload
+--max-minutes N <positive> =60 | of a recording
+$ roundelay serve models/an4
+$ roundelay serve models/an4 --port 9000 --max-minutes 10
+"""
+
+
 def add(command: Command) -> None:
     """Add its options."""
-    _add_transcribe(command)
-    _add_serve(command)
-
-
-def _add_transcribe(command: Command) -> None:
-    about = "recognise recordings of any kind and length with a packed model"
-    sub = command("transcribe", _transcribe, about, EXAMPLES["transcribe"])
-    sub.add_argument(
-        "model",
-        type=model_folder,
-        check=check_packed,
-        metavar="MODEL",
-        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
-    )
-    sub.add_argument(
-        "recordings",
-        nargs="+",
-        metavar="FILE",
-        help="wav, flac, mp3, ogg, and where ffmpeg is installed others, such as m4a; a folder of them; a list (.txt, "
-        ".scp); - for standard input",
-    )
-    sub.add_argument("--format", choices=_FORMATS, default="txt", help="of the transcripts (default: txt)")
-    sub.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="a file for each recording there (default: all to standard output); what is there and whole is kept",
-    )
-    sub.add_argument(
-        "--ref",
-        type=Path,
-        metavar="FILE",
-        help="what was said, as trn or `NAME words` lines: prints the word error rate",
-    )
-    _add_reading(sub)
-    _add_asking(sub)
-    sub.add_argument(
-        "--stream",
-        action="store_true",
-        help="recognise as the audio comes, from one FILE or, with -, from a recorder (arecord -t wav); --format txt, "
-        "or json, which has the words so far as well",
-    )
-    sub.add_argument(
-        "--rate", type=count, metavar="HZ", help="of bare 16-bit samples on standard input (default: it is WAV)"
-    )
-    sub.add_argument(
-        "--chunk",
-        type=count,
-        metavar="FRAMES",
-        help="with --stream: frames that a conformer of dynamic_chunks evaluates together (default: as it was trained)",
-    )
-
-
-def _add_serve(command: Command) -> None:
-    sub = command(
-        "serve",
-        _serve,
-        "serve a packed model: a page for a browser, and an HTTP endpoint for clients",
-        EXAMPLES["serve"],
-    )
-    sub.add_argument(
-        "model",
-        type=model_folder,
-        metavar="MODEL",
-        help="the folder of a packed model (`roundelay pack`), or an4, which comes with the package",
-    )
-    sub.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1, this machine alone; elsewhere anybody may ask, unencrypted)",
-    )
-    sub.add_argument("--port", type=whole, default=8000, help="0 for any that is free (default: 8000)")
-    sub.add_argument("--max-megabytes", type=count, default=100, metavar="N", help="of an upload (default: 100)")
-    sub.add_argument("--max-minutes", type=positive, default=60.0, metavar="N", help="of a recording (default: 60)")
-
-
-def _add_asking(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--nbest",
-        type=whole,
-        default=0,
-        metavar="N",
-        help="with --format json: so many alternatives of each segment, and of each word (default: 0)",
-    )
-    sub.add_argument(
-        "--favour",
-        default="",
-        metavar="WORDS",
-        help="words of the model that become likelier, parted by blanks or commas",
-    )
-    sub.add_argument(
-        "--bonus", type=non_negative, metavar="NATS", help="by which the cost of these words is less (default: 2)"
-    )
-
-
-def _add_reading(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--channel",
-        type=_channel,
-        default="each",
-        metavar="each|mix|N",
-        help="each channel by itself, their mean, or channel N, from 1 (default: each; equal channels are one)",
-    )
-    sub.add_argument(
-        "--speaker",
-        choices=["file", "folder", "all"],
-        default="file",
-        help="whose speech is normalised together: that of a file, of all files of a folder, of all (default: file)",
-    )
-    sub.add_argument(
-        "--longest",
-        type=positive,
-        default=40.0,
-        metavar="SECONDS",
-        help="no piece is longer; recordings of more than ten seconds are cut at pauses (default: 40)",
-    )
-    sub.add_argument(
-        "--pause", type=positive, default=0.5, metavar="SECONDS", help="a silence that parts two pieces (default: 0.5)"
-    )
-    sub.add_argument(
-        "--detector",
-        choices=["energy", "silero"],
-        default="energy",
-        help="what tells speech from silence: energy, or a network, of pip install 'roundelay[detector]', that knows "
-        "noise (default: energy)",
-    )
-    sub.add_argument(
-        "--workers",
-        type=whole,
-        metavar="N",
-        help="processes; 0 for as many as there are cores (default: 1 up to ten minutes of audio, then 0)",
-    )
+    add_described(command, _transcribe, _TRANSCRIBE, packed=model_folder, channel=_channel)
+    add_described(command, _serve, _SERVE, packed=model_folder)
 
 
 def _channel(text: str) -> str:

@@ -16,14 +16,21 @@ from roundelay.core.files import write_text
 from roundelay.core.progress import Progress
 from roundelay.core.strategy_text import did_you_mean
 from roundelay_speech.audio.pipes import Pipes
-from roundelay_speech.corpus.checks import one_rate, overlaps, silent_remarks, spelling_remark, stress_remark
+from roundelay_speech.corpus.checks import (
+    check_shares,
+    note_left_out,
+    one_rate,
+    overlaps,
+    silent_remarks,
+    spelling_remark,
+    stress_remark,
+)
 from roundelay_speech.corpus.cleaned import by_kind, cleaned, write_changes
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay_speech.corpus.formats.lhotse import find_parts, read_part
 from roundelay_speech.corpus.formats.lhotse_loading import LhotseOptions
 from roundelay_speech.corpus.formats.matrices import GivenFeatures, store_matrices
 from roundelay_speech.corpus.formats.recordings import RecordingOptions, read_recordings, standing_splits
-from roundelay_speech.corpus.left_out import check_shares, note_left_out
 from roundelay_speech.corpus.options import NO_COPIES, Copies, Preparation, PrepareOptions, is_open
 from roundelay_speech.corpus.words import NO_WORDS, CorpusWords, choose_words
 from roundelay_speech.data.manifest import Utterance
@@ -53,19 +60,14 @@ MADE_AUDIO = "lhotse"  # that of audio which the package lhotse has made
 @final
 @dataclass(frozen=True)
 class ReadUtterances:
-    """Utterances of a corpus as its files have them.
+    """Utterances of a corpus as its files have them."""
 
-    Attributes:
-        splits: utterances by split; paths are absolute, or relative to the folder that is to be written.
-        left_out: those that are left out already, with the reason, by split.
-        remarks: on the corpus, for the person who prepares it.
-        given: features and statistics that are there; None: they are computed from audio.
-    """
-
+    # utterances by split; paths are absolute, or relative to the folder that is to be written.
     splits: Mapping[str, Sequence[Utterance]]
+    # those that are left out already, with the reason, by split.
     left_out: Mapping[str, Sequence[LeftOut]] = field(default_factory=dict)
-    remarks: Sequence[str] = ()
-    given: GivenFeatures | None = None
+    remarks: Sequence[str] = ()  # on the corpus, for the person who prepares it
+    given: GivenFeatures | None = None  # features and statistics that are there; None: they are computed from audio
 
     @classmethod
     def of(cls, read: Mapping[str, tuple[Sequence[Utterance], Sequence[LeftOut]]]) -> "ReadUtterances":

@@ -1,4 +1,7 @@
-"""Warnings about a corpus in which nothing is broken: rates, channels, leaks, spelling."""
+"""Warnings about a corpus in which nothing is broken: rates, channels, leaks, spelling.
+
+Utterances left out of a corpus, by split, and the share of a split that may be.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,6 +18,30 @@ from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.lexicon.lexicon import STRESSED, Lexicon, MissingWord, NearWords, bare
 from roundelay_speech.lexicon.marks import is_mark
 from roundelay_speech.prepared import TRAIN
+
+
+def note_left_out(
+    problems: Sequence[LeftOut], gone: dict[str, list[LeftOut]], splits: Mapping[str, Sequence[Utterance]]
+) -> None:
+    """Put each down under its split."""
+    split_of = {u.id: name for name, utterances in splits.items() for u in utterances} if problems else {}
+    for one in problems:
+        gone[split_of[one.id]].append(one)
+
+
+def check_shares(gone: Mapping[str, Sequence[LeftOut]], kept: Mapping[str, Sequence[Utterance]], most: float) -> None:
+    """Raise a UserError if more than the share `most` of a split is left out: the corpus is not what it should be."""
+    if not 0 <= most <= 1:
+        raise UserError(f"--max-bad-share {most:g}: a share is between 0 and 1; 0.1 is a tenth.")
+    for split, problems in gone.items():
+        total = len(problems) + len(kept[split])
+        if len(problems) > most * total:
+            raise UserError(
+                f"{len(problems)} of {counted(total, 'utterance')} of `{split}` would be left out, more than the share "
+                f"of {most:g} that may be (`--max-bad-share`). Is something wrong with all of them?\n"
+                f"{listing([one.reason for one in problems])}"
+            )
+
 
 _SILENT_DB = 30.0  # a channel this much below another is taken to be empty; across a table it is 10 to 20
 _SHOWN = 8

@@ -21,16 +21,11 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class CleanedSplits:
-    """Utterances with clean transcripts.
-
-    Attributes:
-        left_out: those of which nothing is left, or in which something was not understood, with reasons.
-        changes: how often each was made.
-    """
+    """Utterances with clean transcripts."""
 
     splits: dict[str, list[Utterance]]
-    left_out: list[LeftOut]
-    changes: Mapping[Change, int]
+    left_out: list[LeftOut]  # those of which nothing is left, or in which something was not understood, with reasons
+    changes: Mapping[Change, int]  # how often each was made
 
 
 def cleaned(splits: Mapping[str, Sequence[Utterance]], lexicon: Lexicon) -> CleanedSplits:

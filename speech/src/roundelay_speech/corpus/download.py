@@ -4,9 +4,14 @@ A download goes into FOLDER/NAME.part, beside NAME.part.json, which says what th
 (ETag or Last-Modified). What broke off is gone on with from its last byte (Range, with If-Range where the server named
 the version); a server that ignores the range, or has another version by now, is read from the start. Only a file of the
 announced length and the known checksum is renamed to NAME. FOLDER/downloads.json keeps the checksum of every file.
+
+The record of downloads in a folder, downloads.json: checksums of files, and which archives are unpacked.
+
+A file has the published checksum or that of its first download, so that a file that changes later is noticed.
 """
 
 import fcntl
+import hashlib
 import os
 import re
 import ssl
@@ -20,10 +25,66 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from roundelay.core.errors import UserError
-from roundelay.core.files import unwritable, write_json
+from roundelay.core.files import read_json, unwritable, write_json
 from roundelay.core.parsing import parse_json
 from roundelay.core.progress import Progress
-from roundelay_speech.corpus.download_record import BLOCK, RECORD, DownloadRecord, digest_of, megabytes
+
+RECORD = "downloads.json"
+BLOCK = 1 << 20
+
+
+def megabytes(size: int) -> int:
+    """Return whole megabytes of `size` bytes."""
+    return size // 1_000_000
+
+
+class DownloadRecord:
+    """downloads.json: by file name its checksum, and size and time of change when it was last checked."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        found = read_json(path) if path.is_file() else {}
+        self._entries: dict[str, dict[str, Any]] = found if isinstance(found, dict) else {}
+
+    def digest(self, path: Path) -> str | None:
+        return self._entries.get(path.name, {}).get("digest")
+
+    def unchanged(self, path: Path) -> bool:
+        """Return True if the file is as it was when its checksum was last verified."""
+        return self._entries.get(path.name, {}).get("seen") == _seen(path)
+
+    def keep(self, path: Path, file: Path, digest: str) -> None:
+        """Note the checksum of `file`, which is, or is going to be, `path`."""
+        self._entries[path.name] = {"digest": digest, "seen": _seen(file)}
+        write_json(self.path, self._entries)
+
+    def extracted(self, path: Path, folder: Path) -> bool:
+        entry = self._entries.get(path.name, {})
+        return entry.get("extracted") == [str(folder.absolute()), _seen(path)]
+
+    def keep_extracted(self, path: Path, folder: Path) -> None:
+        self._entries.setdefault(path.name, {})["extracted"] = [str(folder.absolute()), _seen(path)]
+        write_json(self.path, self._entries)
+
+
+def _seen(path: Path) -> list[int]:
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def digest_of(path: Path, algorithm: str, progress: Progress) -> str:
+    """Return `ALGORITHM:HEX` of a file; progress is told of every megabyte."""
+    digest = hashlib.new(algorithm)
+    progress.start(f"checking {path.name.removesuffix('.part')} (MB)", megabytes(path.stat().st_size))
+    done = 0
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+            progress.advance(megabytes(done + len(block)) - megabytes(done))
+            done += len(block)
+    progress.finish()
+    return f"{algorithm}:{digest.hexdigest()}"
+
 
 ATTEMPTS = 5
 """Without a byte of progress between them."""
@@ -34,13 +95,10 @@ _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 @dataclass(frozen=True)
 class Remote:
-    """One file on a server.
-
-    Attributes:
-        digest: `md5:...` or `sha256:...` as published; None: that of the first download is kept and held to.
-    """
+    """One file on a server."""
 
     url: str
+    # `md5:...` or `sha256:...` as published; None: that of the first download is kept and held to.
     digest: str | None = None
 
     @property

@@ -14,8 +14,7 @@ from pathlib import Path, PurePosixPath
 from roundelay.core.errors import UserError
 from roundelay.core.files import unwritable
 from roundelay.core.progress import Progress
-from roundelay_speech.corpus.download import Remote, fetch
-from roundelay_speech.corpus.download_record import BLOCK, RECORD, DownloadRecord
+from roundelay_speech.corpus.download import BLOCK, RECORD, DownloadRecord, Remote, fetch
 
 OPENSLR = "https://www.openslr.org/resources"
 

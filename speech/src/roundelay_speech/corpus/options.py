@@ -23,17 +23,11 @@ open, of given words and those of the training transcripts."""
 @final
 @dataclass(frozen=True)
 class Copies:
-    """Copies of training utterances, for more training data from the same recordings.
+    """Copies of training utterances, for more training data from the same recordings."""
 
-    Attributes:
-        speeds: played so fast, a copy for each but 1.
-        warps: with frequencies warped.
-        distortions: kinds of other sounds, one copy of each utterance: see audio/distortion.py.
-    """
-
-    speeds: tuple[float, ...] = ()
-    warps: Warps = NO_WARPS
-    distortions: tuple[str, ...] = ()
+    speeds: tuple[float, ...] = ()  # played so fast, a copy for each but 1
+    warps: Warps = NO_WARPS  # with frequencies warped
+    distortions: tuple[str, ...] = ()  # kinds of other sounds, one copy of each utterance: see audio/distortion.py
 
     def added(self, utterances: Sequence[Utterance]) -> list[Utterance]:
         """Return the utterances, then all copies of them.
@@ -80,16 +74,11 @@ DEFAULTS = PrepareOptions()
 @final
 @dataclass(frozen=True)
 class Preparation:
-    """A corpus as it is to become.
+    """A corpus as it is to become."""
 
-    Attributes:
-        data: the folder to write (see prepared).
-        licence: for the reader of corpus.json.
-    """
-
-    data: Path
+    data: Path  # the folder to write (see prepared)
     name: str
-    licence: str = ""
+    licence: str = ""  # for the reader of corpus.json
     options: PrepareOptions = DEFAULTS
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
+from roundelay_speech.corpus.checks import check_shares
 from roundelay_speech.corpus.dictionary import restricted
-from roundelay_speech.corpus.left_out import check_shares
 from roundelay_speech.corpus.options import PrepareOptions, Vocabulary, is_open
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.data.problems import LeftOut, counted, listing

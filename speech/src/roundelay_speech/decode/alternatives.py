@@ -20,16 +20,11 @@ from roundelay_speech.scoring.score import align_words
 @final
 @dataclass(frozen=True)
 class StringAlternative:
-    """A word string of a piece.
-
-    Attributes:
-        cost: of its best path, graph and scaled acoustics together, in nats; the least is the best.
-        posterior: among all strings that were listed.
-    """
+    """A word string of a piece."""
 
     words: tuple[str, ...]
-    cost: float
-    posterior: float
+    cost: float  # of its best path, graph and scaled acoustics together, in nats; the least is the best
+    posterior: float  # among all strings that were listed
 
     @property
     def text(self) -> str:
@@ -49,14 +44,10 @@ class WordAlternative:
 @final
 @dataclass(frozen=True)
 class Alternatives:
-    """Other words of a piece.
+    """Other words of a piece."""
 
-    Attributes:
-        strings: all different, the best first: it is the words of the piece.
-        of_words: for each word of the piece others in its place, the likeliest first.
-    """
-
-    strings: tuple[StringAlternative, ...] = ()
+    strings: tuple[StringAlternative, ...] = ()  # all different, the best first: it is the words of the piece
+    # for each word of the piece others in its place, the likeliest first.
     of_words: tuple[tuple[WordAlternative, ...], ...] = ()
 
 

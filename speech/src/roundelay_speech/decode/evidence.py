@@ -72,25 +72,18 @@ class Evidence:
     """Evidence of words that were said, in a packed model.
 
     Attributes:
-        longest: seconds that a phone lasts at most, by name.
-        likeness: of speech.
         usual, weights: of each of `MEASURES`.
-        offset: added to the weighted sum.
-        least: a word whose sum is below it was not said.
-        least_likeness: nor was one that is less like speech than this.
-        confidence: a, e and d of the line that makes confidences true.
-        noise: what `likeness` is measured against; None where an earlier version packed it.
     """
 
-    longest: Mapping[str, float]
-    likeness: Likeness
+    longest: Mapping[str, float]  # seconds that a phone lasts at most, by name
+    likeness: Likeness  # of speech
     usual: tuple[float, ...]
     weights: tuple[float, ...]
-    offset: float
-    least: float
-    least_likeness: float
-    confidence: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    noise: Likeness | None = None
+    offset: float  # added to the weighted sum
+    least: float  # a word whose sum is below it was not said
+    least_likeness: float  # nor was one that is less like speech than this
+    confidence: tuple[float, float, float] = (1.0, 0.0, 0.0)  # a, e and d of the line that makes confidences true
+    noise: Likeness | None = None  # what `likeness` is measured against; None where an earlier version packed it
 
     def __post_init__(self) -> None:
         mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
@@ -139,16 +132,11 @@ class Evidence:
 
 @dataclass(frozen=True, eq=False)
 class FoundWord:
-    """Place of a word that was found.
+    """Place of a word that was found."""
 
-    Attributes:
-        rows: of the scores that are its own.
-        path: the column of each of these rows on the best path.
-        phones: name and number of rows of each of its phones; empty where nothing says when they begin.
-    """
-
-    rows: npt.NDArray[np.int64]
-    path: npt.NDArray[np.integer]
+    rows: npt.NDArray[np.int64]  # of the scores that are its own
+    path: npt.NDArray[np.integer]  # the column of each of these rows on the best path
+    # name and number of rows of each of its phones; empty where nothing says when they begin.
     phones: tuple[tuple[str, int], ...] = ()
 
 

@@ -48,17 +48,11 @@ class WordString:
 
 @dataclass(frozen=True, eq=False)
 class WordLattice:
-    """Word strings and what they cost.
+    """Word strings and what they cost."""
 
-    Attributes:
-        fst: deterministic acceptor of word ids; start state 0.
-        words: symbols by word id.
-        whole: whether the strings are whole sentences; if not, the search reached the end of none.
-    """
-
-    fst: Fst
-    words: tuple[str, ...]
-    whole: bool = True
+    fst: Fst  # deterministic acceptor of word ids; start state 0
+    words: tuple[str, ...]  # symbols by word id
+    whole: bool = True  # whether the strings are whole sentences; if not, the search reached the end of none
 
     def best(self, count: int) -> list[WordString]:
         """Return the `count` cheapest word strings, all different, or as many as there are."""

@@ -41,42 +41,28 @@ _BATCH_FRAMES = 4000  # sent to a worker at once: long enough to hide the transf
 
 @dataclass(frozen=True)
 class Detail:
-    """More than the best words of an utterance; what was not asked for is empty.
-
-    Attributes:
-        arcs: of the lattice of whole sentences, on its way to be rescored.
-        bounded: false where there were too many word strings for a lattice, and so for confidences.
-    """
+    """More than the best words of an utterance; what was not asked for is empty."""
 
     nbest: tuple[WordString, ...] = ()
     lattice: str = ""
     timed: tuple[TimedWord, ...] = ()
-    arcs: Arcs | None = None
-    bounded: bool = True
+    arcs: Arcs | None = None  # of the lattice of whole sentences, on its way to be rescored
+    bounded: bool = True  # false where there were too many word strings for a lattice, and so for confidences
 
 
 @dataclass(frozen=True)
 class Search:
-    """Options of the search.
+    """Options of the search."""
 
-    Attributes:
-        scale: the log-likelihoods are multiplied by it.
-        word_cost: added for every word, in nats; None for the graph's own.
-        nbest: how many word strings to list.
-        lattice: whether to keep lattices.
-        times: whether to time the words (and give them confidences).
-        favoured: words whose cost is less by `bonus` nats.
-    """
-
-    scale: float
+    scale: float  # the log-likelihoods are multiplied by it
     beam: float = BEAM
     max_active: int = MAX_ACTIVE
-    word_cost: float | None = None
-    nbest: int = 0
-    lattice: bool = False
-    times: bool = False
+    word_cost: float | None = None  # added for every word, in nats; None for the graph's own
+    nbest: int = 0  # how many word strings to list
+    lattice: bool = False  # whether to keep lattices
+    times: bool = False  # whether to time the words (and give them confidences)
     lattice_beam: float = LATTICE_BEAM
-    favoured: tuple[str, ...] = ()
+    favoured: tuple[str, ...] = ()  # words whose cost is less by `bonus` nats
     bonus: float = 0.0
 
     @property
@@ -100,15 +86,11 @@ class Batch:
 
 @dataclass
 class _Loaded:
-    """Graph and lexicon of one process.
+    """Graph and lexicon of one process."""
 
-    Attributes:
-        graph: with the cost of words that was asked for last.
-        favouring: a graph in which words are favoured, and what it was made of: the last of them.
-    """
-
-    graph: Graph
+    graph: Graph  # with the cost of words that was asked for last
     pronouncing: Pronouncing | None
+    # a graph in which words are favoured, and what it was made of: the last of them.
     favouring: tuple[tuple[Graph, tuple[str, ...], float], Graph] | None = None
 
     def searched(self, options: Search) -> Graph:
@@ -126,32 +108,6 @@ Utterances = list[tuple[str, Float32]]
 """Utterance ids with (T, S) unscaled log-likelihoods."""
 Job = tuple[Utterances, Search, bool]
 """The last: lattices are wanted for rescoring, and no other details."""
-
-
-def decode_all(
-    graph_folder: Path,
-    loglikes: Iterable[tuple[str, Float32]],
-    scale: float,
-    *,
-    beam: float = BEAM,
-    max_active: int = MAX_ACTIVE,
-    workers: int = 0,
-    progress: Progress | None = None,
-) -> dict[str, Hypothesis]:
-    """Decode utterances in parallel; results are in the order given and do not depend on the number of workers.
-
-    Args:
-        graph_folder: what `save_graph` wrote; every worker reads it.
-        loglikes: (utterance id, (T, S) unscaled log-likelihoods); may be a generator, which is read only as fast as the
-            workers decode.
-        scale: the acoustic scale.
-        workers: processes; 0 for as many as there are cores, 1 for none but this one.
-
-    Raises:
-        UserError: no graph in the folder; log-likelihoods of an utterance are NaN; the scale is not positive.
-    """
-    with decoders(graph_folder, workers) as run:
-        return run(loglikes, scale, beam, max_active, progress or Silent())
 
 
 class Decoders:
@@ -394,13 +350,8 @@ class Searcher(Protocol):
 @final
 @dataclass(frozen=True)
 class SearchedGraph:
-    """A decoding graph that is searched.
+    """A decoding graph that is searched."""
 
-    Attributes:
-        run: its decoders.
-        words: those that it can recognise; None: whatever units spell.
-    """
-
-    run: Searcher
+    run: Searcher  # its decoders
     columns: Columns
-    words: Set[str] | None
+    words: Set[str] | None  # those that it can recognise; None: whatever units spell

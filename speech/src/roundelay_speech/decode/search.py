@@ -24,23 +24,18 @@ SCALES = (0.05, 0.07, 0.1, 0.14, 0.18, 0.25)
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Result of the search for one utterance.
+    """Result of the search for one utterance."""
 
-    Attributes:
-        words: without silence and without sentence marks.
-        cost: graph_cost + acoustic_cost, in nats; inf when the search found no path at all. After rescoring the two are
-            NaN: a lattice keeps their sum only.
-        reached_final: whether the words are a whole sentence of the graph; if not, they are the best beginning of one
-            that was still in the beam at the last frame.
-        pdfs: the pdf of every frame along the best path.
-    """
-
-    words: tuple[str, ...]
+    words: tuple[str, ...]  # without silence and without sentence marks
+    # graph_cost + acoustic_cost, in nats; inf when the search found no path at all. After rescoring the two are NaN: a
+    # lattice keeps their sum only.
     cost: float
     graph_cost: float
     acoustic_cost: float
+    # whether the words are a whole sentence of the graph; if not, they are the best beginning of one that was still in
+    # the beam at the last frame.
     reached_final: bool
-    pdfs: tuple[int, ...] = ()
+    pdfs: tuple[int, ...] = ()  # the pdf of every frame along the best path
 
 
 def decode(graph: Graph, loglikes: Float32, beam: float = BEAM, max_active: int = MAX_ACTIVE) -> Hypothesis:

@@ -14,17 +14,11 @@ USUAL_BONUS, MOST_BONUS = 2.0, 20.0
 @final
 @dataclass(frozen=True)
 class Wishes:
-    """Alternatives and words to favour.
+    """Alternatives and words to favour."""
 
-    Attributes:
-        strings: how many word strings, and at most how many words in the place of each word; 0 for none.
-        favoured: words that cost less, as the model spells them (`Model.in_vocabulary`).
-        bonus: by how much, in nats.
-    """
-
-    strings: int = 0
-    favoured: tuple[str, ...] = ()
-    bonus: float = USUAL_BONUS
+    strings: int = 0  # how many word strings, and at most how many words in the place of each word; 0 for none
+    favoured: tuple[str, ...] = ()  # words that cost less, as the model spells them (`Model.in_vocabulary`)
+    bonus: float = USUAL_BONUS  # by how much, in nats
 
     def __post_init__(self) -> None:
         if not 0 <= self.strings <= MOST_STRINGS:

@@ -36,7 +36,6 @@ from roundelay_speech.features.parts import (
     only_fbank,
     stored_parts,
 )
-from roundelay_speech.features.speaker_sums import SpeakerSums
 from roundelay_speech.features.store import (
     FEATURES,
     INDEX,
@@ -45,6 +44,7 @@ from roundelay_speech.features.store import (
     FeatureStore,
     Float32,
     SpeakerStats,
+    SpeakerSums,
     write_speakers,
 )
 
@@ -124,15 +124,10 @@ def _workers(utterances: Sequence[Utterance], workers: int | None) -> int:
 @final
 @dataclass(frozen=True)
 class AudioFolder:
-    """Audio of utterances.
+    """Audio of utterances."""
 
-    Attributes:
-        path: what relative paths of utterances are relative to.
-        rate: to resample all audio to, in Hz; None: all has one rate.
-    """
-
-    path: Path = Path()
-    rate: int | None = None
+    path: Path = Path()  # what relative paths of utterances are relative to
+    rate: int | None = None  # to resample all audio to, in Hz; None: all has one rate
 
 
 HERE = AudioFolder()

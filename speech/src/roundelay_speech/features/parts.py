@@ -24,53 +24,40 @@ from roundelay_speech.features.store import (
 
 @dataclass(frozen=True)
 class Filterbank:
-    """Log mel energies of the audio.
-
-    Attributes:
-        deltas: orders of deltas that networks see beside it: 0, 1 or 2.
-        normalise: `speaker`, by the mean and standard deviation over the speaker's frames, or `none`.
-        spliced: with its neighbours, where a network splices frames; else the frame alone.
-    """
+    """Log mel energies of the audio."""
 
     kind: Literal["fbank"] = "fbank"
     name: str = "fbank"
     fbank: FbankConfig = FbankConfig()
-    deltas: int = 2
+    deltas: int = 2  # orders of deltas that networks see beside it: 0, 1 or 2
+    # `speaker`, by the mean and standard deviation over the speaker's frames, or `none`.
     normalise: Literal["speaker", "none"] = "speaker"
-    spliced: bool = True
+    spliced: bool = True  # with its neighbours, where a network splices frames; else the frame alone
 
 
 @dataclass(frozen=True)
 class External:
-    """Matrices from elsewhere, by utterance; see `external` for the kinds of source, `Filterbank` for the rest.
-
-    Attributes:
-        every: frames that a row stands for: 1; 10 as Kaldi's online i-vectors have; 0, one row for all of an utterance,
-            its own or its speaker's.
-        made_by: identity of the models that made them, if they have one: a network knows features by others for others.
-    """
+    """Matrices from elsewhere, by utterance; see `external` for the kinds of source, `Filterbank` for the rest."""
 
     kind: Literal["external"] = "external"
     name: str = "external"
     source: Path = Path()
+    # frames that a row stands for: 1; 10 as Kaldi's online i-vectors have; 0, one row for all of an utterance, its own
+    # or its speaker's.
     every: int = 1
     deltas: int = 0
     normalise: Literal["speaker", "none"] = "none"
     spliced: bool = True
+    # identity of the models that made them, if they have one: a network knows features by others for others.
     made_by: str = ""
 
 
 @dataclass(frozen=True)
 class FeatureConfig:
-    """Parts that are stored side by side.
+    """Parts that are stored side by side."""
 
-    Attributes:
-        parts: in the order of their columns.
-        tolerance: frames that the parts of an utterance may differ by; the shortest decides.
-    """
-
-    parts: tuple[Filterbank | External, ...] = (Filterbank(),)
-    tolerance: int = 0
+    parts: tuple[Filterbank | External, ...] = (Filterbank(),)  # in the order of their columns
+    tolerance: int = 0  # frames that the parts of an utterance may differ by; the shortest decides
 
     def __post_init__(self) -> None:
         names = [part.name for part in self.parts]

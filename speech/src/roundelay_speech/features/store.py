@@ -23,12 +23,13 @@ from roundelay_speech.data.arrays import BROKEN, map_array
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.shards import IN_SHARDS, StoredShard, open_shards, shard_of
 
+Float32 = npt.NDArray[np.float32]
+
+
 FEATURES = "features.npy"
 SPEAKER_STATISTICS = "speakers.npz"
 INDEX = "index.json"
 STORE_VERSION = 2
-
-Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,22 +58,15 @@ def write_speakers(path: Path, speakers: SpeakerStats) -> None:
 
 @dataclass(frozen=True)
 class StoredPart:
-    """Some columns of the array, and what is done with them on the way to a network.
-
-    Attributes:
-        width: how many columns.
-        deltas: orders of deltas beside the features: 0, 1 or 2.
-        normalise: `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
-        spliced: with neighbouring frames, where the network splices; else the frame alone.
-        filterbank: log energies of mel bands, in their order: what cepstra are made of, and what masks hide.
-    """
+    """Some columns of the array, and what is done with them on the way to a network."""
 
     name: str
-    width: int
-    deltas: int = 2
+    width: int  # how many columns
+    deltas: int = 2  # orders of deltas beside the features: 0, 1 or 2
+    # `speaker`, by the mean and standard deviation of the speaker, or `none` (which are then 0 and 1).
     normalise: Literal["speaker", "none"] = "speaker"
-    spliced: bool = True
-    filterbank: bool = True
+    spliced: bool = True  # with neighbouring frames, where the network splices; else the frame alone
+    filterbank: bool = True  # log energies of mel bands, in their order: what cepstra are made of, and what masks hide
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,3 +239,38 @@ class FeatureStore:
     def frame_speakers(self) -> npt.NDArray[np.int32]:
         """(T,): the speaker of every frame."""
         return np.repeat(self.speaker_indices, np.diff(self.offsets))
+
+
+class SpeakerSums:
+    """Sums per speaker, in double precision: they depend on the order of what is added in their last digits alone."""
+
+    def __init__(self, features: int) -> None:
+        self._features = features
+        self._sums: dict[str, tuple[int, npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+
+    def add(self, speaker: str, features: Float32) -> None:
+        """Add more frames (frames, F) of a speaker."""
+        zero = (0, np.zeros(self._features), np.zeros(self._features))
+        count, total, squares = self._sums.get(speaker, zero)
+        double = features.astype(np.float64)
+        self._sums[speaker] = (
+            count + len(double),
+            total + double.sum(0),
+            squares + np.einsum("tf,tf->f", double, double),
+        )
+
+    def finish(self, parts: Sequence[StoredPart]) -> SpeakerStats:
+        """Return the statistics of all speakers; columns of parts that are not normalised have mean 0 and deviation
+        1."""
+        names = tuple(sorted(self._sums))
+        counts = np.array([self._sums[name][0] for name in names], dtype=np.int64)
+        mean = np.stack([self._sums[name][1] for name in names]) / counts[:, None]
+        variance = np.stack([self._sums[name][2] for name in names]) / counts[:, None] - np.square(mean)
+        std = np.maximum(np.sqrt(np.maximum(variance, 0.0)), SpeakerStats.STD_FLOOR)
+        first = 0
+        for part in parts:
+            if part.normalise == "none":
+                mean[:, first : first + part.width] = 0.0
+                std[:, first : first + part.width] = 1.0
+            first += part.width
+        return SpeakerStats(names, mean.astype(np.float32), std.astype(np.float32), counts)

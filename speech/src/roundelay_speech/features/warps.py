@@ -25,15 +25,11 @@ _GENDERS = {"women": "f", "men": "m"}
 @final
 @dataclass(frozen=True)
 class Warps:
-    """Copies that are added.
+    """Copies that are added."""
 
-    Attributes:
-        factors: a copy for each but 1.
-        of: utterances that have copies: `all`; of `women`, of `men`, of the `few`, whichever of the two say less; or of
-            speakers, by name.
-    """
-
-    factors: tuple[float, ...] = ()
+    factors: tuple[float, ...] = ()  # a copy for each but 1
+    # utterances that have copies: `all`; of `women`, of `men`, of the `few`, whichever of the two say less; or of
+    # speakers, by name.
     of: str | frozenset[str] = "all"
 
 

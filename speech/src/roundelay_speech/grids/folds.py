@@ -40,20 +40,13 @@ FOLDS = "folds.json"
 
 @dataclass(frozen=True)
 class Folds:
-    """The trainings of a recipe with speakers left out in turn.
+    """The trainings of a recipe with speakers left out in turn."""
 
-    Attributes:
-        corpus: of the recipe.
-        parts: speakers that each fold leaves out.
-        corpora: of each fold.
-        cells: the training of each fold.
-    """
-
-    corpus: Corpus
+    corpus: Corpus  # of the recipe
     folder: Path
-    parts: tuple[tuple[str, ...], ...]
-    corpora: tuple[Corpus, ...]
-    cells: tuple[Cell, ...]
+    parts: tuple[tuple[str, ...], ...]  # speakers that each fold leaves out
+    corpora: tuple[Corpus, ...]  # of each fold
+    cells: tuple[Cell, ...]  # the training of each fold
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,11 @@ FACTORS = (0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeTrials(Trials):
-    """Trainings of a recipe.
+    """Trainings of a recipe."""
 
-    Attributes:
-        source: the recipe.
-        overrides: for every training.
-        contenders: all that is wanted but rates.
-    """
-
-    source: str
-    overrides: tuple[str, ...]
-    contenders: Contenders
+    source: str  # the recipe
+    overrides: tuple[str, ...]  # for every training
+    contenders: Contenders  # all that is wanted but rates
 
     @classmethod
     def of(

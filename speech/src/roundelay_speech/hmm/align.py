@@ -32,15 +32,10 @@ UNLIMITED = 2**31 - 1
 
 @dataclass(frozen=True, eq=False)
 class UtteranceGraph:
-    """All ways to say some words.
+    """All ways to say some words."""
 
-    Attributes:
-        fst: input label = place in `pdfs` + 1, output label = width * phone + state + 1.
-        pdfs: (U,) those that occur in the graph, ascending: only their likelihoods are needed.
-    """
-
-    fst: Fst
-    pdfs: Int32
+    fst: Fst  # input label = place in `pdfs` + 1, output label = width * phone + state + 1
+    pdfs: Int32  # (U,) those that occur in the graph, ascending: only their likelihoods are needed
     width: int = STATES
 
 

@@ -49,32 +49,27 @@ class AlignSummary:
     """Content of align.json.
 
     Attributes:
-        made_by: which models aligned, "gmm" or a name that the caller of `realign` chose.
-        fingerprint: of the utterances, transcripts, frames and lexicon that were aligned.
-        config: everything that decides the result.
         aligned, utterances: how many were aligned, of how many; by split.
-        failed: reason by utterance id.
-        log_likelihood: per frame of the training split, in nats; None when it is not one of frames (scaled posteriors).
-        silence_share: of the aligned training frames.
-        changed_share: of the frames that both have, how many got another pdf than in the alignment before; None if that
-            was tied otherwise.
-        fit: how well utterances fit their transcripts (see fit.Fit.to_json); None: it was not looked at.
     """
 
-    made_by: str
-    fingerprint: str
-    config: Mapping[str, Any]
+    made_by: str  # which models aligned, "gmm" or a name that the caller of `realign` chose
+    fingerprint: str  # of the utterances, transcripts, frames and lexicon that were aligned
+    config: Mapping[str, Any]  # everything that decides the result
     utterances: Mapping[str, int]
     aligned: Mapping[str, int]
-    failed: Mapping[str, str]
+    failed: Mapping[str, str]  # reason by utterance id
     frames: int
     aligned_frames: int
     num_pdfs: int
     contexts_seen: int
     gaussians: int
+    # per frame of the training split, in nats; None when it is not one of frames (scaled posteriors).
     log_likelihood: float | None
-    silence_share: float
+    silence_share: float  # of the aligned training frames
+    # of the frames that both have, how many got another pdf than in the alignment before; None if that was tied
+    # otherwise.
     changed_share: float | None = None
+    # how well utterances fit their transcripts (see fit.Fit.to_json); None: it was not looked at.
     fit: Mapping[str, Any] | None = None
     version: int = ALIGNMENT_VERSION
     again: bool = field(
@@ -109,18 +104,12 @@ class AlignSummary:
 
 @dataclass(frozen=True, eq=False)
 class Alignment:
-    """An alignment in memory (memory-mapped, read-only).
-
-    Attributes:
-        pdf: (T,) int32, -1 for frames that are not aligned.
-        phones: (T,) int16, 0 for frames that are not aligned.
-        states: (T,) int8, -1 for frames that are not aligned.
-    """
+    """An alignment in memory (memory-mapped, read-only)."""
 
     folder: Path
-    pdf: npt.NDArray[np.int32]
-    phones: npt.NDArray[np.int16]
-    states: npt.NDArray[np.int8]
+    pdf: npt.NDArray[np.int32]  # (T,) int32, -1 for frames that are not aligned
+    phones: npt.NDArray[np.int16]  # (T,) int16, 0 for frames that are not aligned
+    states: npt.NDArray[np.int8]  # (T,) int8, -1 for frames that are not aligned
     num_pdfs: int
     tying: Tying
     tree: DecisionTree

@@ -89,15 +89,10 @@ Begins = list[tuple[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class BoundaryErrors:
-    """Aligned minus known beginning of every phone that both have.
+    """Aligned minus known beginning of every phone that both have."""
 
-    Attributes:
-        seconds: (compared,).
-        unmatched: aligned phones that the synthesiser did not say, or not there.
-    """
-
-    seconds: npt.NDArray[np.float64]
-    unmatched: int
+    seconds: npt.NDArray[np.float64]  # (compared,)
+    unmatched: int  # aligned phones that the synthesiser did not say, or not there
 
     @property
     def median_ms(self) -> float:

@@ -52,19 +52,12 @@ SUSPECTS_SHOWN = 8
 
 @dataclass(frozen=True)
 class Fit:
-    """Fit of the utterances of a corpus to their transcripts.
+    """Fit of the utterances of a corpus to their transcripts."""
 
-    Attributes:
-        fits: fit by id.
-        suspects: those that fit hardly better than words of others, the worst first.
-        swapped: pairs that fit better with each other's transcripts.
-        median: fit of the median utterance.
-    """
-
-    fits: Mapping[str, float]
-    suspects: Sequence[str]
-    swapped: Sequence[tuple[str, str]] = ()
-    median: float = field(default=1.0)
+    fits: Mapping[str, float]  # fit by id
+    suspects: Sequence[str]  # those that fit hardly better than words of others, the worst first
+    swapped: Sequence[tuple[str, str]] = ()  # pairs that fit better with each other's transcripts
+    median: float = field(default=1.0)  # fit of the median utterance
 
     def to_json(self) -> dict[str, Any]:
         """Return the fit as align.json keeps it."""

@@ -44,19 +44,12 @@ class Spoken:
 
 @dataclass(frozen=True)
 class Pass:
-    """Models and beams of one pass.
+    """Models and beams of one pass."""
 
-    Attributes:
-        tree: file of the state tying; graphs are kept while it stays the same.
-        mixtures: file of the Gaussian mixtures; None when log-likelihoods come with the utterances.
-        scale: of the log-likelihoods.
-        beams: tried in order, in scaled nats.
-    """
-
-    tree: Path
-    mixtures: Path | None
-    scale: float
-    beams: tuple[float, ...]
+    tree: Path  # file of the state tying; graphs are kept while it stays the same
+    mixtures: Path | None  # file of the Gaussian mixtures; None when log-likelihoods come with the utterances
+    scale: float  # of the log-likelihoods
+    beams: tuple[float, ...]  # tried in order, in scaled nats
 
 
 @dataclass(frozen=True)
@@ -65,15 +58,13 @@ class ToScore:
 
     Attributes:
         mixtures, tree: files; of monophones.
-        scale: of the log-likelihoods.
-        beams: tried in order, in scaled nats.
     """
 
     id: str
     mixtures: Path
     tree: Path
-    scale: float
-    beams: tuple[float, ...]
+    scale: float  # of the log-likelihoods
+    beams: tuple[float, ...]  # tried in order, in scaled nats
     transcripts: tuple[tuple[str, ...], ...]
 
 

@@ -31,21 +31,13 @@ REALIGN_SCALE = 0.5  # of a network's log-likelihoods: surer than mixtures', who
 
 @dataclass(frozen=True)
 class RealignConfig:
-    """Options of aligning again.
+    """Options of aligning again."""
 
-    Attributes:
-        scale: of the log-likelihoods.
-        beams: tried in order, in scaled nats.
-        silence_probability: of a silence between two words.
-        failure_share: utterances that may be left out, as a share of all.
-        workers: processes; 0: one a core.
-    """
-
-    scale: float = REALIGN_SCALE
-    beams: tuple[float, ...] = (40.0, 200.0)
-    silence_probability: float = 0.5
-    failure_share: float = 0.1
-    workers: int = 0
+    scale: float = REALIGN_SCALE  # of the log-likelihoods
+    beams: tuple[float, ...] = (40.0, 200.0)  # tried in order, in scaled nats
+    silence_probability: float = 0.5  # of a silence between two words
+    failure_share: float = 0.1  # utterances that may be left out, as a share of all
+    workers: int = 0  # processes; 0: one a core
 
     def __post_init__(self) -> None:
         if not 0 < self.scale < math.inf:
@@ -64,16 +56,13 @@ class RealignConfig:
 @final
 @dataclass(frozen=True)
 class ModelScores:
-    """Log-likelihoods by anybody's model.
+    """Log-likelihoods by anybody's model."""
 
-    Attributes:
-        of: (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process
-            that aligns, utterance by utterance.
-        made_by: names the model, and is what tells one realignment from another: the same corpus, options and name
-            are taken to be the same alignment.
-    """
-
+    # (its frames, S) unscaled log-likelihoods of an utterance by its id, prior removed; called in the process that
+    # aligns, utterance by utterance.
     of: Callable[[str], Float32]
+    # names the model, and is what tells one realignment from another: the same corpus, options and name are taken to be
+    # the same alignment.
     made_by: str
 
 

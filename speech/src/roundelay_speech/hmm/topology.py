@@ -27,17 +27,12 @@ PhoneState = tuple[int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class Tying:
-    """The pdf of each state of a phone between its neighbours: `table[left, phone, right, state]`.
+    """The pdf of each state of a phone between its neighbours: `table[left, phone, right, state]`."""
 
-    Attributes:
-        phones: the P phones in the order of their ids, silence first.
-        context: 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones.
-        table: (P + 1, P + 1, P + 1, W); -1 for phone 0, which is never one's own, and for states that a phone has not.
-    """
-
-    phones: tuple[str, ...]
-    context: int
+    phones: tuple[str, ...]  # the P phones in the order of their ids, silence first
+    context: int  # 1 monophones (neighbours ignored), 2 left biphones (the right one ignored), 3 triphones
     num_pdfs: int
+    # (P + 1, P + 1, P + 1, W); -1 for phone 0, which is never one's own, and for states that a phone has not.
     table: Int32
 
     @property

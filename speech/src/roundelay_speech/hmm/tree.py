@@ -54,16 +54,11 @@ class Leaf:
 
 @dataclass(frozen=True)
 class DecisionTree:
-    """The trees of all states of all phones.
+    """The trees of all states of all phones."""
 
-    Attributes:
-        phones: names by id, from id 1, silence first.
-        context: 1, 2 or 3, as in `Tying`.
-        roots: node by phone (from phone 1) and state; phones that share trees have the same ones.
-    """
-
-    phones: tuple[str, ...]
-    context: int
+    phones: tuple[str, ...]  # names by id, from id 1, silence first
+    context: int  # 1, 2 or 3, as in `Tying`
+    # node by phone (from phone 1) and state; phones that share trees have the same ones.
     roots: tuple[tuple[int, ...], ...]
     nodes: tuple[Split | Leaf, ...]
 

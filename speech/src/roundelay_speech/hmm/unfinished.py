@@ -31,17 +31,11 @@ _MONO, _TREE = "mono.npz", "tree.json"
 
 @dataclass
 class Unfinished:
-    """State of a training that is kept after each pass of EM.
+    """State of a training that is kept after each pass of EM."""
 
-    Attributes:
-        folder: of its files.
-        identity: of what is aligned, how, and by which version.
-        told: the last state; empty where nothing is kept.
-    """
-
-    folder: Path
-    identity: Mapping[str, Any]
-    told: dict[str, Any] = field(default_factory=dict)
+    folder: Path  # of its files
+    identity: Mapping[str, Any]  # of what is aligned, how, and by which version
+    told: dict[str, Any] = field(default_factory=dict)  # the last state; empty where nothing is kept
 
     @classmethod
     def of(cls, out: Path, task: Task) -> tuple["Unfinished", str]:

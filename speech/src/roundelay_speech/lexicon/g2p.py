@@ -3,6 +3,15 @@
 A word and its phones are one sequence of pairs (Bisani and Ney 2008, "Joint-sequence models for grapheme-to-phoneme
 conversion"): PH|F O|OW NE|N. `letter_phone` cuts the dictionary into pairs, `pair_ngram` counts which pairs follow
 which, and the best sequence whose letters are those of the word is searched for with a beam.
+
+n-grams over symbols as an automaton: interpolated modified Kneser-Ney (ngrams/estimate.py), arrays throughout.
+
+Every node of the automaton is a history h that something follows, every arc an n-gram with its finished p, and from
+every node but the empty one a back-off arc leads to the shorter history. Since the finished p of an n-gram is never
+below its value by way of the shorter history, the best path through arcs and back-off arcs has the very score of the
+n-gram.
+
+Legend: V different symbols, A arcs, N nodes.
 """
 
 import dataclasses
@@ -18,14 +27,72 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay.core.files import MOST_TEXT, atomic_write, read_packed
 from roundelay.core.progress import Progress, Silent
-from roundelay.core.streams import stream
 from roundelay_speech.lexicon.letter_phone import Pair, align_letters
 from roundelay_speech.lexicon.lexicon import Lexicon, MissingWord, Pronunciation
-from roundelay_speech.lexicon.pair_ngram import EMPTY, FINAL, START, Automaton, estimate_automaton
+from roundelay_speech.ngrams.estimate import Estimator, count, model_of
+from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT
+
+Ints = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+EMPTY, START = 0, 1  # nodes: no history; the beginning of a sequence
+FINAL = -1  # where the end of a sequence leads
+_NATS = np.log(10.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Automaton:
+    """Histories and what may follow them; costs are in nats.
+
+    Attributes:
+        source, symbol, target, cost: (A,) of every arc; symbol V is the end of a sequence, its target FINAL.
+        shorter, back_off: (N,) the node of the shorter history (EMPTY's is itself) and the cost of going there.
+        length: (N,) symbols of each history.
+    """
+
+    symbols: int  # V
+    source: Ints
+    symbol: Ints
+    target: Ints
+    cost: Float64
+    shorter: Ints
+    back_off: Float64
+    length: Ints
+
+
+def estimate_automaton(sequences: Sequence[Sequence[int]], symbols: int, order: int) -> Automaton:
+    """Count the n-grams of sequences of symbols 0 to V - 1, and make them an automaton of this order (2 or more)."""
+    words = (*map(str, range(symbols)), END, BEGIN)
+    levels = count((map(str, sequence) for sequence in sequences), words, order)
+    model = model_of(Estimator(method="kneser-ney"), words, levels, symbols + 1)
+    followed = np.zeros(len(model.key) + 1, bool)
+    followed[model.parent[1:]] = True
+    begin = int(model.node([BEGIN]))
+    nodes = np.flatnonzero(followed)
+    nodes = np.concatenate([[ROOT, begin], nodes[(nodes != ROOT) & (nodes != begin)]])
+    number = np.zeros(len(followed), np.int64)
+    number[nodes] = np.arange(len(nodes))
+    history = np.arange(len(followed))  # the longest suffix of each n-gram that something follows
+    while len(todo := np.flatnonzero(~followed[history])):
+        history[todo] = model.shorter[history[todo]]
+    length = np.repeat(np.arange(len(model.counts) + 1), [1, *model.counts])
+    arcs = 1 + np.flatnonzero(model.log10 > NEVER)
+    return Automaton(
+        symbols,
+        source=number[model.parent[arcs]],
+        symbol=model.last[arcs],
+        target=np.where(model.last[arcs] == symbols, FINAL, number[history[arcs]]),
+        cost=-_NATS * model.log10[arcs - 1],
+        shorter=number[history[model.shorter[nodes]]],
+        back_off=-_NATS * model.weight[nodes],
+        length=length[nodes],
+    )
+
 
 G2P_VERSION = 1
 ORDER = 6
@@ -48,17 +115,11 @@ class Guess:
 
 @dataclass(frozen=True, eq=False)
 class G2p:
-    """A trained model.
+    """A trained model."""
 
-    Attributes:
-        trained_on: digest of the dictionary and the order, to know the model of a dictionary again.
-        pairs: by the symbols of the automaton.
-        automaton: n-gram over the pairs.
-    """
-
-    trained_on: str
-    pairs: tuple[Pair, ...]
-    automaton: Automaton
+    trained_on: str  # digest of the dictionary and the order, to know the model of a dictionary again
+    pairs: tuple[Pair, ...]  # by the symbols of the automaton
+    automaton: Automaton  # n-gram over the pairs
     _cache: dict[str, _Arcs] = field(default_factory=dict, repr=False)
 
     def pronounce(self, word: str, n: int = 1) -> list[Guess]:
@@ -270,62 +331,6 @@ def g2p_of(lexicon: Lexicon, cache: Path, progress: Progress = _NOBODY) -> G2p:
     model = train_g2p(lexicon, progress=progress)
     save_g2p(cache, model)
     return model
-
-
-# how good it is -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class G2pScore:
-    """Errors on words the model has not seen; of a word with several pronunciations the nearest one counts."""
-
-    words: int
-    wrong: int
-    phones: int
-    errors: int
-
-    @property
-    def word_error_rate(self) -> float:
-        """Errors in %."""
-        return 100 * self.wrong / max(1, self.words)
-
-    @property
-    def phone_error_rate(self) -> float:
-        """Errors in %."""
-        return 100 * self.errors / max(1, self.phones)
-
-
-def hold_out(lexicon: Lexicon, share: float = 0.05, seed: int = 0) -> tuple[Lexicon, Lexicon]:
-    """Return (the rest, a random share) of a lexicon's words, each with all its pronunciations."""
-    drawn = stream(seed, "g2p held out").random(len(lexicon.words)) < share
-    parts = [
-        Lexicon({w: lexicon.pronunciations[w] for w, out in zip(lexicon.words, drawn, strict=True) if out == held})
-        for held in (False, True)
-    ]
-    return parts[0], parts[1]
-
-
-def judge(model: G2p, lexicon: Lexicon) -> G2pScore:
-    """Pronounce the words of a lexicon; a word without a guess has all its phones wrong."""
-    wrong = phones = errors = 0
-    for word, variants in lexicon.pronunciations.items():
-        guess = model.pronounce(word)
-        said = guess[0].phones if guess else ()
-        distance, nearest = min((_distance(said, variant), len(variant)) for variant in variants)
-        wrong += distance > 0
-        errors += distance
-        phones += nearest
-    return G2pScore(len(lexicon.pronunciations), wrong, phones, errors)
-
-
-def _distance(a: Pronunciation, b: Pronunciation) -> int:
-    """Return insertions, deletions and substitutions from one to the other."""
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        diagonal, row[0] = row[0], i
-        for j, y in enumerate(b, 1):
-            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y))
-    return row[-1]
 
 
 # words of transcripts that the lexicon does not have ------------------------------------------------------------------

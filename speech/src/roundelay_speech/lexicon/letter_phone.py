@@ -40,15 +40,11 @@ class _Group:
 
 @dataclass(frozen=True, eq=False)
 class Alignments:
-    """Result of EM.
+    """Result of EM."""
 
-    Attributes:
-        pairs: of each word, in the order given; None for a word that has more phones than two for each letter.
-        log_likelihoods: of all words together before each round, in nats; never falls.
-    """
-
+    # of each word, in the order given; None for a word that has more phones than two for each letter.
     pairs: list[tuple[Pair, ...] | None]
-    log_likelihoods: list[float]
+    log_likelihoods: list[float]  # of all words together before each round, in nats; never falls
 
 
 def align_letters(words: Sequence[tuple[str, tuple[str, ...]]], rounds: int = 8) -> Alignments:

@@ -19,28 +19,19 @@ OPENING, CLOSING = "<s>", "</s>"
 
 @dataclass(frozen=True)
 class SaidArc:
-    """One phone.
-
-    Attributes:
-        probability: of all arcs that leave a node, and of ending there, the sum is 1.
-    """
+    """One phone."""
 
     phone: str
     target: int
-    probability: float
+    probability: float  # of all arcs that leave a node, and of ending there, the sum is 1
 
 
 @dataclass(frozen=True)
 class Said:
-    """All ways to say a row of words.
+    """All ways to say a row of words."""
 
-    Attributes:
-        arcs: that leave each node.
-        ends: probability of ending in each node.
-    """
-
-    arcs: tuple[tuple[SaidArc, ...], ...]
-    ends: tuple[float, ...]
+    arcs: tuple[tuple[SaidArc, ...], ...]  # that leave each node
+    ends: tuple[float, ...]  # probability of ending in each node
 
     def shortest(self) -> int:
         """Return phones of the shortest way."""

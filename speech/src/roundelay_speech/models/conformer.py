@@ -195,15 +195,13 @@ class Past:
     """Everything of one block that later chunks need of earlier ones.
 
     Attributes:
-        rows: that came before.
         keys, values: (1, heads, rows that attention sees, D / heads) each.
-        near: (1, half a kernel, D), inputs of the convolution.
     """
 
-    rows: int | Tensor
+    rows: int | Tensor  # that came before
     keys: Tensor
     values: Tensor
-    near: Tensor
+    near: Tensor  # (1, half a kernel, D), inputs of the convolution
 
     @classmethod
     def none(cls, config: ConformerConfig) -> "Past":

@@ -14,7 +14,7 @@ from torch import Tensor
 from roundelay.core.block_order import WINDOW_SIZE, Arrange, BlockOrder, Integers, Order
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
-from roundelay_speech.features.read_ahead import let_go, read_ahead
+from roundelay_speech.data.joined import let_go, read_ahead
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.models.frontend import FrontendConfig
 from roundelay_speech.models.labelled import LabelledRuns

@@ -23,23 +23,14 @@ GUIDE_BITS, MOST_STEPS = 11, 24
 
 @dataclass(frozen=True, eq=False)
 class LabelledRuns:
-    """Runs of labelled frames of one split; arrays may be mapped from files.
+    """Runs of labelled frames of one split; arrays may be mapped from files."""
 
-    Attributes:
-        firsts: (R,) the first frame of every run in the store.
-        utterances: (R,) the place in the store of the utterance that a run is in.
-        ends: (R + 1,) number of the first labelled frame of every run, and of all.
-        bounds: (U + 1,) number of the first labelled frame of every utterance that has some, and of all.
-        blocks: (K + 1,) the first utterance of every block, and the number of all.
-        starts: (K + 1,) number of the first labelled frame of every block, and of all.
-    """
-
-    firsts: Integers
-    utterances: Integers
-    ends: Integers
-    bounds: Integers
-    blocks: Integers
-    starts: Integers
+    firsts: Integers  # (R,) the first frame of every run in the store
+    utterances: Integers  # (R,) the place in the store of the utterance that a run is in
+    ends: Integers  # (R + 1,) number of the first labelled frame of every run, and of all
+    bounds: Integers  # (U + 1,) number of the first labelled frame of every utterance that has some, and of all
+    blocks: Integers  # (K + 1,) the first utterance of every block, and the number of all
+    starts: Integers  # (K + 1,) number of the first labelled frame of every block, and of all
 
     @classmethod
     def of(

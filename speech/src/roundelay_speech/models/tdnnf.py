@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output, stacked
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, stacked
 from roundelay_speech.models.sequences import Pieces
 
 BYPASS = 0.66
@@ -82,14 +82,11 @@ class Tdnnf(SequenceNetwork):
         self.reset()
 
     def reset(self) -> None:
-        """Draw new parameters: torch's own for each layer, semi-orthogonal first factors; the output layer small, so
-        that training starts near the uniform distribution."""
-        for part in self.modules():
-            if isinstance(part, nn.Linear | nn.LayerNorm):
-                part.reset_parameters()
-            if isinstance(part, _Factored):
-                nn.init.orthogonal_(part.first.weight)
-        small_output(self.output)
+        """Draw new parameters, as all networks do; then first factors, semi-orthogonal."""
+        super().reset()
+        for layer in self.layers:
+            assert isinstance(layer, _Factored)
+            nn.init.orthogonal_(layer.first.weight)
 
     def forward(self, features: Tensor, mean: Tensor, std: Tensor, lengths: Tensor, index: Tensor) -> Tensor:
         x, lengths = stacked(self.frontend.flat_over_time(features, mean, std), lengths, self.subsampling)

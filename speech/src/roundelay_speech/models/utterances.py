@@ -26,17 +26,11 @@ from roundelay_speech.models.sequences import Pieces, Sequences, by_length, cut_
 
 @dataclass(frozen=True, eq=False)
 class LabelledUtterances:
-    """Utterances of a split and their labels.
+    """Utterances of a split and their labels."""
 
-    Attributes:
-        positions: (U,) their places in the store.
-        labels: of all, one utterance after the other; 1 or more each.
-        bounds: (U + 1,) first label of every utterance, and the number of all.
-    """
-
-    positions: Integers
-    labels: Integers
-    bounds: Integers
+    positions: Integers  # (U,) their places in the store
+    labels: Integers  # of all, one utterance after the other; 1 or more each
+    bounds: Integers  # (U + 1,) first label of every utterance, and the number of all
 
 
 def labelled(

@@ -55,21 +55,15 @@ FALLBACK = (0.5, 1.0, 1.5)  # discounts of counts 1, 2, 3 and more where a text 
 
 @dataclass(frozen=True)
 class Estimator:
-    """Options of estimating a model from text.
+    """Options of estimating a model from text."""
 
-    Attributes:
-        order: the longest n-grams.
-        method: absolute or kneser-ney.
-        discount: of absolute discounting, between 0 and 1.
-        cutoffs: how often n-grams of order 1, 2, ... must occur to be listed; orders that are not named: once. Of
-            1-grams none is left out.
-        prune: n-grams that matter less to the perplexity than this share are left out; 0 for none. 1e-8 is little.
-    """
-
-    order: int = 2
-    method: Method = "absolute"
-    discount: float = 0.75
+    order: int = 2  # the longest n-grams
+    method: Method = "absolute"  # absolute or kneser-ney
+    discount: float = 0.75  # of absolute discounting, between 0 and 1
+    # how often n-grams of order 1, 2, ... must occur to be listed; orders that are not named: once. Of 1-grams none is
+    # left out.
     cutoffs: tuple[int, ...] = ()
+    # n-grams that matter less to the perplexity than this share are left out; 0 for none. 1e-8 is little.
     prune: float = 0.0
 
     def __post_init__(self) -> None:
@@ -100,16 +94,13 @@ class Counted:
 
     Attributes:
         prefix, suffix: places, one order below, of the n-gram without its last and its first word (of 1-grams: 0).
-        word: the last word.
-        count: how often it occurs.
-        begins: whether it begins with <s>.
     """
 
     prefix: Ints
     suffix: Ints
-    word: Ints
-    count: Ints
-    begins: npt.NDArray[np.bool_]
+    word: Ints  # the last word
+    count: Ints  # how often it occurs
+    begins: npt.NDArray[np.bool_]  # whether it begins with <s>
 
 
 def estimate(

@@ -35,23 +35,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Arpa:
-    """A back-off model.
+    """A back-off model."""
 
-    Attributes:
-        words: the V words, sentence marks included; the position is the id. All of them are 1-grams.
-        counts: how many n-grams there are of order 1, 2, ...; the first is V.
-        key: (N,) parent node * V + last word, ascending; node i + 1 is described by place i.
-        log10: (N,) log10 P(last word | the words before it).
-        backoff: (N,) log10 weight of giving up the oldest word; 0 where a file has none.
-        orphans: n-grams of the file that were left out because their history is none (pruning tools leave some).
-    """
-
-    words: tuple[str, ...]
-    counts: tuple[int, ...]
-    key: Ints
-    log10: Floats
-    backoff: Floats
-    orphans: int = 0
+    words: tuple[str, ...]  # the V words, sentence marks included; the position is the id. All of them are 1-grams
+    counts: tuple[int, ...]  # how many n-grams there are of order 1, 2, ...; the first is V
+    key: Ints  # (N,) parent node * V + last word, ascending; node i + 1 is described by place i
+    log10: Floats  # (N,) log10 P(last word | the words before it)
+    backoff: Floats  # (N,) log10 weight of giving up the oldest word; 0 where a file has none
+    orphans: int = 0  # n-grams of the file that were left out because their history is none (pruning tools leave some)
 
     @property
     def order(self) -> int:

@@ -36,8 +36,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.state import Statistics
 from roundelay.core.state_graph import StateGraph
 from roundelay.learner.objectives.base import Evidence, Inputs, Objective
-from roundelay_speech.forward_backward.own import ArcTables, OwnGraphs
-from roundelay_speech.forward_backward.shared import SharedGraph
+from roundelay_speech.forward_backward.own import ArcTables, OwnGraphs, SharedGraph
 
 
 @final

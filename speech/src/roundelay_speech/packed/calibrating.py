@@ -50,19 +50,12 @@ HeldOut = Sequence[tuple[Callable[[], PieceFeatures], Sequence[str]]]
 
 @dataclass(frozen=True, eq=False)
 class CalibrationSpeech:
-    """Speech of the model's corpus.
+    """Speech of the model's corpus."""
 
-    Attributes:
-        training: features (T, F) of utterances for the first network, one by one.
-        held_out: features and words of utterances, which evidence is fitted to.
-        unseen: those of other splits, by name, on which it is judged.
-        longest: seconds that phones last at most, by name.
-    """
-
-    training: Iterable[Float32]
-    held_out: HeldOut
-    unseen: Mapping[str, HeldOut]
-    longest: dict[str, float]
+    training: Iterable[Float32]  # features (T, F) of utterances for the first network, one by one
+    held_out: HeldOut  # features and words of utterances, which evidence is fitted to
+    unseen: Mapping[str, HeldOut]  # those of other splits, by name, on which it is judged
+    longest: dict[str, float]  # seconds that phones last at most, by name
 
 
 def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> Evidence:

@@ -27,45 +27,34 @@ class Vocabulary:
     """The words of a packed model.
 
     Attributes:
-        words: that can be recognised.
         grammar_order, grammar_ngrams: of the language model in the graph.
-        spells: whether pronunciations of further words can be guessed.
     """
 
-    words: int
+    words: int  # that can be recognised
     grammar_order: int
     grammar_ngrams: int
-    spells: bool
+    spells: bool  # whether pronunciations of further words can be guessed
 
 
 @dataclass(frozen=True)
 class Card:
-    """Content of card.json.
+    """Content of card.json."""
 
-    Attributes:
-        name: of the folder.
-        corpus: name, and hours, speakers, utterances and words of its training split.
-        runs: of each, name, weight, network, strategy, learners, epochs and the commit it was trained by.
-        word_errors: by split; counts, and percent.
-        search: settings, and the split they were chosen on.
-        finetuned: of each training on, utterances, seconds, epochs and rate.
-        confidences: by split, how true they are there (scoring/reliability.py); of splits that they were not fitted to.
-        size: of the folder's files but the card's own, in bytes; 0 of a card of an earlier version.
-    """
-
-    name: str
+    name: str  # of the folder
     made_by: str
     commit: str
     licence: str
     sampling_rate: int
-    corpus: Mapping[str, Any]
+    corpus: Mapping[str, Any]  # name, and hours, speakers, utterances and words of its training split
+    # of each, name, weight, network, strategy, learners, epochs and the commit it was trained by.
     runs: Sequence[Mapping[str, Any]]
     vocabulary: Vocabulary
-    search: Mapping[str, float]
-    word_errors: Mapping[str, Mapping[str, Any]]
-    finetuned: Sequence[Mapping[str, Any]] = ()
+    search: Mapping[str, float]  # settings, and the split they were chosen on
+    word_errors: Mapping[str, Mapping[str, Any]]  # by split; counts, and percent
+    finetuned: Sequence[Mapping[str, Any]] = ()  # of each training on, utterances, seconds, epochs and rate
+    # by split, how true they are there (scoring/reliability.py); of splits that they were not fitted to.
     confidences: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    size: int = 0
+    size: int = 0  # of the folder's files but the card's own, in bytes; 0 of a card of an earlier version
 
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""

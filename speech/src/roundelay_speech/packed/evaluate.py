@@ -42,53 +42,34 @@ from roundelay_speech.scoring.summary import (
 
 @dataclass(frozen=True)
 class Evaluating:
-    """Options of `roundelay evaluate`.
+    """Options of `roundelay evaluate`."""
 
-    Attributes:
-        out: where results go; None: nowhere.
-        workers: processes; 0: one a core.
-        ignore_case: whether words that differ by upper and lower case alone are the same.
-        times: whether to give words times and confidences, which takes as long as the search again.
-        clean_transcripts: whether transcripts are written in the model's words, in their case, without punctuation and
-            marks of noises; None: as those of the model's own corpus were.
-    """
-
-    out: Path | None = None
-    workers: int = 0
-    ignore_case: bool = False
-    times: bool = True
+    out: Path | None = None  # where results go; None: nowhere
+    workers: int = 0  # processes; 0: one a core
+    ignore_case: bool = False  # whether words that differ by upper and lower case alone are the same
+    times: bool = True  # whether to give words times and confidences, which takes as long as the search again
+    # whether transcripts are written in the model's words, in their case, without punctuation and marks of noises;
+    # None: as those of the model's own corpus were.
     clean_transcripts: bool | None = None
 
 
 @dataclass(frozen=True)
 class Evaluated:
-    """One split.
-
-    Attributes:
-        summary: of the score; None where no utterance has a transcript.
-        groups: summaries of subsets, women and men, where there are several.
-        speakers: score of each.
-        unknown: reference words that the model does not know.
-        other_case: those of them that it knows in another case.
-        punctuated: those of them that it knows without punctuation at their ends, in whatever case.
-        unknown_words: how often each of them is said, the most frequent first.
-        changes: what was changed in transcripts, by kind.
-        left_out: utterances whose transcripts cannot be scored, with reasons.
-        confidences: how true they are; None where words have none.
-    """
+    """One split."""
 
     split: str
     utterances: int
-    summary: Summary | None
-    groups: Mapping[str, Summary]
-    speakers: Mapping[str, Score]
-    unknown: int
-    other_case: int
-    punctuated: int = 0
+    summary: Summary | None  # of the score; None where no utterance has a transcript
+    groups: Mapping[str, Summary]  # summaries of subsets, women and men, where there are several
+    speakers: Mapping[str, Score]  # score of each
+    unknown: int  # reference words that the model does not know
+    other_case: int  # those of them that it knows in another case
+    punctuated: int = 0  # those of them that it knows without punctuation at their ends, in whatever case
+    # how often each of them is said, the most frequent first.
     unknown_words: Mapping[str, int] = field(default_factory=dict)
-    changes: Mapping[Kind, int] = field(default_factory=dict)
-    left_out: Sequence[LeftOut] = ()
-    confidences: Reliability | None = None
+    changes: Mapping[Kind, int] = field(default_factory=dict)  # what was changed in transcripts, by kind
+    left_out: Sequence[LeftOut] = ()  # utterances whose transcripts cannot be scored, with reasons
+    confidences: Reliability | None = None  # how true they are; None where words have none
 
 
 def evaluate(model: Model, data: SpeechData, options: Evaluating, progress: Progress) -> Iterator[Evaluated]:

@@ -47,19 +47,13 @@ _MOST_DOUBTFUL = 8  # are named
 
 @dataclass(frozen=True)
 class Finetuning:
-    """Options of `roundelay finetune`.
+    """Options of `roundelay finetune`."""
 
-    Attributes:
-        out: the folder that is made.
-        words: a file of words to add, as `roundelay pack --words` takes it.
-        steps: how the networks are trained on.
-        confidence: of speech without transcripts, utterances are trained on whose words are this sure on average; None:
-            such speech is refused.
-    """
-
-    out: Path
-    words: Path | None = None
-    steps: SmallSteps = SmallSteps()
+    out: Path  # the folder that is made
+    words: Path | None = None  # a file of words to add, as `roundelay pack --words` takes it
+    steps: SmallSteps = SmallSteps()  # how the networks are trained on
+    # of speech without transcripts, utterances are trained on whose words are this sure on average; None: such speech
+    # is refused.
     confidence: float | None = None
 
     def __post_init__(self) -> None:

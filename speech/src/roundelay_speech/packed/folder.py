@@ -41,15 +41,12 @@ class PackedNetwork:
     """One network of a packed model.
 
     Attributes:
-        folder: of its files, inside the model's.
-        weight: of its log-likelihoods; the weights of all networks sum to 1.
-        features: what is computed of the audio for it.
         usual_mean, usual_std: of each feature over the frames of one speaker, on average over the training speakers.
     """
 
-    folder: str
-    weight: float
-    features: FeatureConfig
+    folder: str  # of its files, inside the model's
+    weight: float  # of its log-likelihoods; the weights of all networks sum to 1
+    features: FeatureConfig  # what is computed of the audio for it
     usual_mean: tuple[float, ...]
     usual_std: tuple[float, ...]
 
@@ -68,11 +65,7 @@ class PackedNetwork:
 
 @dataclass(frozen=True)
 class PackedSearch:
-    """Settings of the search, as they were best on held-out speech; see `Search`.
-
-    Attributes:
-        blank_cost: of every blank, in nats, where columns are units and a blank.
-    """
+    """Settings of the search, as they were best on held-out speech; see `Search`."""
 
     scale: float
     word_cost: float
@@ -80,7 +73,7 @@ class PackedSearch:
     max_active: int
     lattice_beam: float
     silence_probability: float
-    blank_cost: float = 0.0
+    blank_cost: float = 0.0  # of every blank, in nats, where columns are units and a blank
 
     def __post_init__(self) -> None:
         within("scale", self.scale, 1e-4, 1e4)
@@ -108,25 +101,19 @@ class PackedSearch:
 
 @dataclass(frozen=True)
 class PackedModel:
-    """Content of packed.json.
+    """Content of packed.json."""
 
-    Attributes:
-        sampling_rate: of the audio it hears, in Hz.
-        rescored: whether a second pass with the language model in the file `rescore` belongs to it.
-        silence: the name that its lexica have for silence, where columns are units.
-        below: checksums of files in folders below, by path; those beside packed.json are in its `checksums`.
-        cleaned: whether the transcripts of its corpus were rewritten in the dictionary's words
-            (`prepare --clean-transcripts`), so that those it is compared with must be too.
-    """
-
-    sampling_rate: int
+    sampling_rate: int  # of the audio it hears, in Hz
     networks: tuple[PackedNetwork, ...]
     search: PackedSearch
     made_by: str
-    rescored: bool = False
-    silence: str = ""
+    rescored: bool = False  # whether a second pass with the language model in the file `rescore` belongs to it
+    silence: str = ""  # the name that its lexica have for silence, where columns are units
+    # checksums of files in folders below, by path; those beside packed.json are in its `checksums`.
     below: Mapping[str, str] = field(default_factory=dict)
     version: int = PACKED_VERSION
+    # whether the transcripts of its corpus were rewritten in the dictionary's words (`prepare --clean-transcripts`), so
+    # that those it is compared with must be too.
     cleaned: bool = False
 
     def __post_init__(self) -> None:

@@ -14,8 +14,7 @@ import torch
 from roundelay.core.errors import UserError
 from roundelay_speech.features.fbank import band_centres, fbank
 from roundelay_speech.features.parts import FeatureConfig
-from roundelay_speech.features.speaker_sums import SpeakerSums
-from roundelay_speech.features.store import FeatureStore, SpeakerStats, StoredPart
+from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.packed.folder import PackedNetwork
 from roundelay_speech.trained import AcousticModel
@@ -48,17 +47,12 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class Hearing:
-    """A network, and what it hears.
-
-    Attributes:
-        weight: of its log-likelihoods beside those of other networks.
-        usual: mean and standard deviation of an average training speaker's features.
-    """
+    """A network, and what it hears."""
 
     model: AcousticModel
-    weight: float
+    weight: float  # of its log-likelihoods beside those of other networks
     features: FeatureConfig
-    usual: tuple[Float32, Float32]
+    usual: tuple[Float32, Float32]  # mean and standard deviation of an average training speaker's features
 
     @classmethod
     def of(cls, packed: PackedNetwork, model: AcousticModel) -> "Hearing":

@@ -40,16 +40,11 @@ _FITTING = 0.65  # of the utterances fit their own words better, at least; of wr
 
 @dataclass(frozen=True, eq=False)
 class HeardSpeech:
-    """Utterances as a packed model hears them.
-
-    Attributes:
-        features: of each utterance.
-        statistics: by speaker.
-    """
+    """Utterances as a packed model hears them."""
 
     utterances: tuple[Utterance, ...]
-    features: tuple[PieceFeatures, ...]
-    statistics: Mapping[str, Statistics]
+    features: tuple[PieceFeatures, ...]  # of each utterance
+    statistics: Mapping[str, Statistics]  # by speaker
 
     @classmethod
     def of(cls, model: Model, data: SpeechData, utterances: Sequence[Utterance], progress: Progress) -> "HeardSpeech":
@@ -91,20 +86,13 @@ class HeardSpeech:
 
 @dataclass(frozen=True, eq=False)
 class LabelledSpeech:
-    """Labels of heard speech.
+    """Labels of heard speech."""
 
-    Attributes:
-        states: (T,) tied states, -1 where an utterance is left out; empty where columns are units.
-        units: rows of units of each utterance that is used; None where columns are tied states.
-        used: ids of the utterances that have labels.
-        left_out: the others, with reasons.
-        gains: log-likelihood a frame, or row of scores, that own words have more than those of others; by id.
-    """
-
-    states: npt.NDArray[np.int32]
-    units: LabelledUtterances | None
-    used: tuple[str, ...]
-    left_out: Sequence[LeftOut]
+    states: npt.NDArray[np.int32]  # (T,) tied states, -1 where an utterance is left out; empty where columns are units
+    units: LabelledUtterances | None  # rows of units of each utterance that is used; None where columns are tied states
+    used: tuple[str, ...]  # ids of the utterances that have labels
+    left_out: Sequence[LeftOut]  # the others, with reasons
+    # log-likelihood a frame, or row of scores, that own words have more than those of others; by id.
     gains: Mapping[str, float]
 
     @property

@@ -57,18 +57,13 @@ GRAPH_FILES = (FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE, LM_FILE, LEXICON_F
 
 @dataclass(frozen=True)
 class Packing:
-    """Options of `roundelay pack`.
+    """Options of `roundelay pack`."""
 
-    Attributes:
-        out: the folder that is made.
-        decoded: a folder of `roundelay decode --out` with the word errors of these runs together; None: the run's own,
-            or decoded now.
-        licence: of the model, for people; empty: what is known of the corpus's.
-    """
-
-    out: Path
+    out: Path  # the folder that is made
+    # a folder of `roundelay decode --out` with the word errors of these runs together; None: the run's own, or decoded
+    # now.
     decoded: Path | None = None
-    licence: str = ""
+    licence: str = ""  # of the model, for people; empty: what is known of the corpus's
 
 
 def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:

@@ -73,19 +73,14 @@ if TYPE_CHECKING:
 @final
 @dataclass(frozen=True)
 class Transcript:
-    """Words of a piece of audio.
-
-    Attributes:
-        timed: the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty
-            where they were not asked for, or the model gives none.
-        complete: whether they are a whole sentence of the grammar; if not, the piece ends inside one.
-        alternatives: other words, where they were asked for.
-    """
+    """Words of a piece of audio."""
 
     words: tuple[str, ...] = ()
+    # the same words with times, in seconds from the beginning of the piece, and confidences from 0 to 1; empty where
+    # they were not asked for, or the model gives none.
     timed: tuple[TimedWord, ...] = ()
-    complete: bool = True
-    alternatives: Alternatives = NO_ALTERNATIVES
+    complete: bool = True  # whether they are a whole sentence of the grammar; if not, the piece ends inside one
+    alternatives: Alternatives = NO_ALTERNATIVES  # other words, where they were asked for
 
     @property
     def text(self) -> str:
@@ -95,16 +90,11 @@ class Transcript:
 
 @dataclass(frozen=True, eq=False)
 class Examined:
-    """Words that a search found in a piece.
-
-    Attributes:
-        places: where each of them was found; empty, if there is too little sound for all of them.
-        measures: (words, 4) what speaks for each, see `MEASURES`; None where the model does not say.
-    """
+    """Words that a search found in a piece."""
 
     transcript: Transcript
-    places: Sequence[FoundWord]
-    measures: Float64 | None
+    places: Sequence[FoundWord]  # where each of them was found; empty, if there is too little sound for all of them
+    measures: Float64 | None  # (words, 4) what speaks for each, see `MEASURES`; None where the model does not say
 
 
 Believing = Literal["said", "lasting", "all"]
@@ -124,22 +114,14 @@ def _said(name: str) -> Believing:
 @final
 @dataclass(frozen=True, eq=False, repr=False)
 class Model:
-    """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes.
+    """A recogniser, from samples to words. Not for several threads at once; `recognise_many` takes processes."""
 
-    Attributes:
-        folder: that it was loaded from.
-        packed: what its packed.json says.
-        hearings: its networks.
-        card: corpus, runs, word errors and licence, as card.json has them.
-        evidence: what it knows of words that were said; None where an earlier version packed it.
-    """
-
-    folder: Path
-    packed: PackedModel
-    hearings: tuple[Hearing, ...]
+    folder: Path  # that it was loaded from
+    packed: PackedModel  # what its packed.json says
+    hearings: tuple[Hearing, ...]  # its networks
     graph: Graph
-    card: Mapping[str, Any]
-    evidence: Evidence | None = None
+    card: Mapping[str, Any]  # corpus, runs, word errors and licence, as card.json has them
+    evidence: Evidence | None = None  # what it knows of words that were said; None where an earlier version packed it
 
     def __repr__(self) -> str:
         corpus, words = self.card.get("corpus", {}), self.card.get("vocabulary", {}).get("words", 0)

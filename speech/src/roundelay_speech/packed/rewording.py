@@ -49,17 +49,12 @@ ALL_WORDS = 10**9
 
 @dataclass(frozen=True)
 class Rewording:
-    """Options of `roundelay pack MODEL`.
+    """Options of `roundelay pack MODEL`."""
 
-    Attributes:
-        out: the folder that is made.
-        words: a file with a word a line, and its phones behind it where they are known; None: no words are added.
-        overrides: `decode.KEY=VALUE` of another grammar; none: the model's own.
-    """
-
-    out: Path
+    out: Path  # the folder that is made
+    # a file with a word a line, and its phones behind it where they are known; None: no words are added.
     words: Path | None = None
-    overrides: Sequence[str] = ()
+    overrides: Sequence[str] = ()  # `decode.KEY=VALUE` of another grammar; none: the model's own
 
 
 def reword(source: Path, options: Rewording, progress: Progress) -> Card:

@@ -37,23 +37,14 @@ Layers = Literal["first", "all"]
 
 @dataclass(frozen=True)
 class SmallSteps:
-    """Options of training on.
+    """Options of training on."""
 
-    Attributes:
-        epochs: through the speech.
-        learning_rate: of Adam, at first; it falls to nothing along a line.
-        layers: that are trained: the first, where the features come in, or all.
-        hold: r, the share of the loss that is the distance from what the network said before.
-        clip: norm of a gradient, at most.
-        seed: of the order of examples, and of dropout.
-    """
-
-    epochs: int = 10
-    learning_rate: float = 5e-4
-    layers: Layers = "first"
-    hold: float = 0.0
-    clip: float = 5.0
-    seed: int = 0
+    epochs: int = 10  # through the speech
+    learning_rate: float = 5e-4  # of Adam, at first; it falls to nothing along a line
+    layers: Layers = "first"  # that are trained: the first, where the features come in, or all
+    hold: float = 0.0  # r, the share of the loss that is the distance from what the network said before
+    clip: float = 5.0  # norm of a gradient, at most
+    seed: int = 0  # of the order of examples, and of dropout
 
     def __post_init__(self) -> None:
         for name, value, least in (("epochs", self.epochs, 1), ("seed", self.seed, 0)):
@@ -68,17 +59,11 @@ class SmallSteps:
 @final
 @dataclass(frozen=True, eq=False)
 class Held(Objective):
-    """An objective, and the distance of a network's posteriors from those that it gave before.
+    """An objective, and the distance of a network's posteriors from those that it gave before."""
 
-    Attributes:
-        goal: the objective; what is reported is its own.
-        before: the network as it was, in evaluation mode.
-        share: of the distance in the loss.
-    """
-
-    goal: Objective
-    before: nn.Module
-    share: float
+    goal: Objective  # the objective; what is reported is its own
+    before: nn.Module  # the network as it was, in evaluation mode
+    share: float  # of the distance in the loss
     name: str = "held"
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
@@ -104,11 +89,10 @@ class TrainedOn:
     """A network after training on.
 
     Attributes:
-        parameters: (P,).
         before, after: mean loss of an example (a frame, or an utterance) of the speech.
     """
 
-    parameters: Tensor
+    parameters: Tensor  # (P,)
     before: float
     after: float
 

@@ -17,17 +17,11 @@ WAV = "wav.scp"
 
 @dataclass(frozen=True)
 class SpeechData:
-    """Utterances by split; those without words are for recognition alone.
+    """Utterances by split; those without words are for recognition alone."""
 
-    Attributes:
-        folder: that relative paths of audio begin at.
-        splits: that are recognised.
-        others: utterances of the same corpus that are not; their speakers may be the same.
-    """
-
-    folder: Path
-    splits: Mapping[str, Sequence[Utterance]]
-    others: Sequence[Utterance] = ()
+    folder: Path  # that relative paths of audio begin at
+    splits: Mapping[str, Sequence[Utterance]]  # that are recognised
+    others: Sequence[Utterance] = ()  # utterances of the same corpus that are not; their speakers may be the same
 
 
 def read_speech(

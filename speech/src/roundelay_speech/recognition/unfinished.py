@@ -32,19 +32,13 @@ UNFINISHED = "unfinished.json"
 
 @dataclass
 class UnfinishedDecoding:
-    """Results that are kept while a decoding is under way.
+    """Results that are kept while a decoding is under way."""
 
-    Attributes:
-        path: of its file.
-        identity: of what is decoded, with which models and options.
-        tried: a row for each setting that was tried on held-out speech: the cost of a blank, its errors, its speed.
-        splits: those that are done, all of whose files are written.
-    """
-
-    path: Path
-    identity: str
+    path: Path  # of its file
+    identity: str  # of what is decoded, with which models and options
+    # a row for each setting that was tried on held-out speech: the cost of a blank, its errors, its speed.
     tried: list[dict[str, Any]] = field(default_factory=list)
-    splits: list[str] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)  # those that are done, all of whose files are written
 
     @classmethod
     def of(cls, folder: Path, identity: str) -> "UnfinishedDecoding":

@@ -43,18 +43,15 @@ class Reliability:
 
     Attributes:
         words, right: how many have a confidence, and are right.
-        nce: normalised cross-entropy; None where all words are right, or all wrong.
-        interval: the middle 95 % of it over draws of whole utterances; None where it cannot be said.
-        auc: area under the curve; None as `nce`.
-        bins: words by rising confidence, about as many in each.
     """
 
     words: int
     right: int
-    nce: float | None
+    nce: float | None  # normalised cross-entropy; None where all words are right, or all wrong
+    # the middle 95 % of it over draws of whole utterances; None where it cannot be said.
     interval: tuple[float, float] | None
-    auc: float | None
-    bins: tuple[Bin, ...] = ()
+    auc: float | None  # area under the curve; None as `nce`
+    bins: tuple[Bin, ...] = ()  # words by rising confidence, about as many in each
 
     def __str__(self) -> str:
         """Return `normalised cross-entropy 0.31, 95 % interval 0.20 to 0.41; area under the curve 0.87 (773 words)`."""

@@ -18,17 +18,11 @@ MOST_BYTES = 8 << 30
 @final
 @dataclass(frozen=True)
 class Recording:
-    """A file to transcribe.
+    """A file to transcribe."""
 
-    Attributes:
-        name: one word without brackets, unique among all; it may hold slashes, where files of folders have one name.
-        path: the file.
-        given: what the user named, where that is not the file.
-    """
-
-    name: str
-    path: Path
-    given: str = ""
+    name: str  # one word without brackets, unique among all; it may hold slashes, where files of folders have one name
+    path: Path  # the file
+    given: str = ""  # what the user named, where that is not the file
 
     @property
     def source(self) -> str:

@@ -50,17 +50,11 @@ _GROWTH = 1.25  # by which an utterance grows before it is recognised from its b
 @final
 @dataclass(frozen=True)
 class Update:
-    """Words that were heard.
+    """Words that were heard."""
 
-    Attributes:
-        at: how much audio had come (s): what this waited for.
-        spoken: end of the speech in it (s); for words that are not final, `at`.
-        segment: the words; those that are not final have no times of their own.
-    """
-
-    at: float
-    spoken: float
-    segment: Segment
+    at: float  # how much audio had come (s): what this waited for
+    spoken: float  # end of the speech in it (s); for words that are not final, `at`
+    segment: Segment  # the words; those that are not final have no times of their own
     final: bool
 
     @property
@@ -92,15 +86,14 @@ class Latencies:
     """Latencies of a stream, measured.
 
     Attributes:
-        final: audio from the end of the speech to the final words of every utterance (s).
         computing_final, computing: time that final words, and words so far, took to be found (s).
-        unsure: utterances whose words have no confidence.
     """
 
+    # audio from the end of the speech to the final words of every utterance (s).
     final: list[float] = field(default_factory=list)
     computing_final: list[float] = field(default_factory=list)
     computing: list[float] = field(default_factory=list)
-    unsure: int = 0
+    unsure: int = 0  # utterances whose words have no confidence
 
     def report(self) -> list[str]:
         """Return sentences for people."""

@@ -20,25 +20,16 @@ ENOUGH_FOR_PROCESSES = 600.0
 @final
 @dataclass(eq=False)
 class CallResult:
-    """Results of a call.
+    """Results of a call."""
 
-    Attributes:
-        texts: words by name of the transcript, those that were there already included.
-        failed: recordings that could not be used.
-        notes: on others.
-        kept: recordings that were there already.
-        seconds: of audio that was heard now, all channels together.
-        speech: seconds of it that were recognised, pauses left out.
-        real_time_factor: seconds of one core per second of that audio.
-    """
-
+    # words by name of the transcript, those that were there already included.
     texts: dict[str, str] = field(default_factory=dict)
-    failed: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    kept: int = 0
-    seconds: float = 0.0
-    speech: float = 0.0
-    real_time_factor: float = 0.0
+    failed: list[str] = field(default_factory=list)  # recordings that could not be used
+    notes: list[str] = field(default_factory=list)  # on others
+    kept: int = 0  # recordings that were there already
+    seconds: float = 0.0  # of audio that was heard now, all channels together
+    speech: float = 0.0  # seconds of it that were recognised, pauses left out
+    real_time_factor: float = 0.0  # seconds of one core per second of that audio
 
     def report(self, recordings: int) -> list[str]:
         """Return lines for people: what is amiss, how much was done and how fast, what failed."""

@@ -22,16 +22,12 @@ def without_confidences(timed: Sequence[TimedWord]) -> bool:
 @final
 @dataclass(frozen=True)
 class Segment:
-    """Words between two cuts; all times are in seconds from the beginning of the recording.
-
-    Attributes:
-        alternatives: other words, where they were asked for.
-    """
+    """Words between two cuts; all times are in seconds from the beginning of the recording."""
 
     start: float
     end: float
     words: tuple[TimedWord, ...]
-    alternatives: Alternatives = NO_ALTERNATIVES
+    alternatives: Alternatives = NO_ALTERNATIVES  # other words, where they were asked for
 
     @property
     def text(self) -> str:
@@ -42,21 +38,13 @@ class Segment:
 @final
 @dataclass(frozen=True)
 class ChannelTranscript:
-    """The words of one channel of a recording.
+    """The words of one channel of a recording."""
 
-    Attributes:
-        name: of the recording, one word without brackets; with the channel behind it where several are transcribed.
-        source: the file.
-        channel: from 1.
-        seconds: length of the recording.
-        segments: in order of time.
-    """
-
-    name: str
-    source: str
-    channel: int
-    seconds: float
-    segments: tuple[Segment, ...]
+    name: str  # of the recording, one word without brackets; with the channel behind it where several are transcribed
+    source: str  # the file
+    channel: int  # from 1
+    seconds: float  # length of the recording
+    segments: tuple[Segment, ...]  # in order of time
 
     @property
     def words(self) -> tuple[TimedWord, ...]:

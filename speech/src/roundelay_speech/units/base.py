@@ -24,18 +24,12 @@ WORD_START = "\u2581"
 
 @dataclass(frozen=True)
 class UnitSet:
-    """Units in the order of a model's columns, and how words are written in them.
+    """Units in the order of a model's columns, and how words are written in them."""
 
-    Attributes:
-        names: of the U units, columns 1 to U.
-        spelled: units are pieces of written words; else they are phones, and a lexicon has the words.
-        merges: of pieces, `LEFT RIGHT`, in the order in which they are made.
-        hmm: the columns, where phones are hidden Markov models; None: there is a blank, and a column for each unit.
-    """
-
-    names: tuple[str, ...]
-    spelled: bool = False
-    merges: tuple[str, ...] = ()
+    names: tuple[str, ...]  # of the U units, columns 1 to U
+    spelled: bool = False  # units are pieces of written words; else they are phones, and a lexicon has the words
+    merges: tuple[str, ...] = ()  # of pieces, `LEFT RIGHT`, in the order in which they are made
+    # the columns, where phones are hidden Markov models; None: there is a blank, and a column for each unit.
     hmm: PhoneStates | None = None
 
     @property

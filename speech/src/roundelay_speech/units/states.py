@@ -17,17 +17,11 @@ FURTHER = "~"
 
 @dataclass(frozen=True)
 class PhoneStates:
-    """Columns of phones.
+    """Columns of phones."""
 
-    Attributes:
-        silence: its name.
-        states: columns of a phone: 2, its first frame and all others, or 1.
-        pairs: `LEFT PHONE`, phones that have columns of their own after another.
-    """
-
-    silence: str
-    states: int = 2
-    pairs: tuple[str, ...] = ()
+    silence: str  # its name
+    states: int = 2  # columns of a phone: 2, its first frame and all others, or 1
+    pairs: tuple[str, ...] = ()  # `LEFT PHONE`, phones that have columns of their own after another
 
     def phones(self, spoken: Sequence[str]) -> tuple[str, ...]:
         """Return the P phones: silence, then the others."""

@@ -79,24 +79,13 @@ class _Files:
     of_recordings: tuple[Table, dict[str, float]] | None  # reco2dur
 
 
-def read_data_dir(directory: Path, root: Path) -> list[Utterance]:
-    """Read a Kaldi data directory; utterances come sorted by id, with absolute paths.
+def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[list[Utterance], list[LeftOut]]:
+    """Return the utterances of a Kaldi data directory, sorted by id, with absolute paths; and those left out, with the
+    reason: under `skip`, with an empty transcript or without audio.
 
     Raises:
-        UserError: a file is missing or faulty, files disagree, transcripts are empty, audio is missing or unreadable.
-            Everything wrong is listed together with file:line.
-    """
-    return read_data_dir_by(directory, root, "error")[0]
-
-
-def read_data_dir_by(directory: Path, root: Path, on_bad: BadPolicy) -> tuple[list[Utterance], list[LeftOut]]:
-    """Read as `read_data_dir` does, where under `skip` utterances with an empty transcript or without audio are left
-    out.
-
-    Files that contradict each other are an error under either policy.
-
-    Returns:
-        The utterances, and those left out with the reason.
+        UserError: a file is missing or faulty, or files disagree, under either policy; under `error`, transcripts are
+            empty, audio is missing or unreadable. Everything wrong is listed together with file:line.
     """
     read = read_data_dir_with(directory, root, KaldiOptions(on_bad=on_bad))
     return read.utterances, read.left_out

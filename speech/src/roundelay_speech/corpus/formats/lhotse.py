@@ -47,13 +47,10 @@ class _RecordingFile:
 
 @dataclass
 class _Reading:
-    """The part of a split that has been read.
-
-    Attributes:
-        special: cuts that lhotse must load: FILE:LINE, the cut, and the reason.
-    """
+    """The part of a split that has been read."""
 
     channel: int | None = None
+    # cuts that lhotse must load: FILE:LINE, the cut, and the reason.
     special: list[tuple[str, Mapping[str, Any], str]] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     left_out: list[LeftOut] = field(default_factory=list)

@@ -32,16 +32,11 @@ _SAID = 200  # characters of lhotse's own words that a message repeats
 
 @dataclass(frozen=True)
 class LhotseOptions:
-    """Options of reading Lhotse's manifests.
+    """Options of reading Lhotse's manifests."""
 
-    Attributes:
-        folder: gets the audio that lhotse makes; None: cuts that need it are refused.
-        commands: whether recordings that are commands are run.
-        channel: of those that a supervision names, where it names several; None: such a supervision is refused.
-    """
-
-    folder: Path | None = None
-    commands: bool = False
+    folder: Path | None = None  # gets the audio that lhotse makes; None: cuts that need it are refused
+    commands: bool = False  # whether recordings that are commands are run
+    # of those that a supervision names, where it names several; None: such a supervision is refused.
     channel: int | None = None
 
 

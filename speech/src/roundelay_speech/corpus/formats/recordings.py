@@ -37,18 +37,12 @@ _WORDS_ENDING = ".txt"
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """Options of reading a folder of recordings.
+    """Options of reading a folder of recordings."""
 
-    Attributes:
-        converted: where WAVs go of recordings that libsndfile cannot read.
-        channel: of recordings with several, from 0; None: the first, which is said.
-        together: recordings that lie in the folder itself are one speaker's.
-    """
-
-    converted: Path
+    converted: Path  # where WAVs go of recordings that libsndfile cannot read
     on_bad: BadPolicy = "error"
-    channel: int | None = None
-    together: bool = False
+    channel: int | None = None  # of recordings with several, from 0; None: the first, which is said
+    together: bool = False  # recordings that lie in the folder itself are one speaker's
 
 
 @dataclass(frozen=True)

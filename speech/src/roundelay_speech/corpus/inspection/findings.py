@@ -16,22 +16,14 @@ INSPECTION_VERSION = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is odd.
+    """One thing that is odd."""
 
-    Attributes:
-        kind: one word, for programs: rates, channels, silent, clipping, fit, speakers, audio, balance, ...
-        split: its split; "" for all of the corpus.
-        what: a sentence, with numbers.
-        proposal: a sentence: the option or the edit that mends it.
-        utterances: ids of all utterances concerned, if it is about some.
-    """
-
-    kind: str
+    kind: str  # one word, for programs: rates, channels, silent, clipping, fit, speakers, audio, balance, ...
     severity: Severity
-    split: str
-    what: str
-    proposal: str
-    utterances: tuple[str, ...] = ()
+    split: str  # its split; "" for all of the corpus
+    what: str  # a sentence, with numbers
+    proposal: str  # a sentence: the option or the edit that mends it
+    utterances: tuple[str, ...] = ()  # ids of all utterances concerned, if it is about some
 
 
 @dataclass(frozen=True)

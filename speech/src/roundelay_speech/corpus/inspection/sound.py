@@ -33,21 +33,13 @@ _BATCH = 64
 
 @dataclass(frozen=True)
 class SoundFacts:
-    """Measurements of one utterance.
+    """Measurements of one utterance."""
 
-    Attributes:
-        loud_db: level of its loud parts (95 of 100 blocks are below), in dB of full scale.
-        speech_s: seconds within 30 dB of that; 0 if the utterance is silent.
-        clipped: share of samples in runs at the largest value.
-        digest: of its samples: equal for equal audio, whatever the file.
-        fault: a sentence if the audio cannot be read; the rest is then 0.
-    """
-
-    loud_db: float = SILENT_DB * 2
-    speech_s: float = 0.0
-    clipped: float = 0.0
-    digest: str = ""
-    fault: str = ""
+    loud_db: float = SILENT_DB * 2  # level of its loud parts (95 of 100 blocks are below), in dB of full scale
+    speech_s: float = 0.0  # seconds within 30 dB of that; 0 if the utterance is silent
+    clipped: float = 0.0  # share of samples in runs at the largest value
+    digest: str = ""  # of its samples: equal for equal audio, whatever the file
+    fault: str = ""  # a sentence if the audio cannot be read; the rest is then 0
 
     @property
     def silent(self) -> bool:

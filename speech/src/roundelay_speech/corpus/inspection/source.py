@@ -20,21 +20,13 @@ _HELD_OUT = ("dev", "test")
 
 @dataclass(frozen=True)
 class InspectedCorpus:
-    """Utterances as the files have them.
+    """Utterances as the files have them."""
 
-    Attributes:
-        splits: utterances by split, copies at other speeds left out.
-        root: what relative paths of audio are relative to.
-        audio: False where features were given instead.
-        lexicon: None where no dictionary is known.
-        findings: on what could not be read, and what reading it was remarked.
-    """
-
-    splits: Mapping[str, list[Utterance]]
-    root: Path
-    audio: bool
-    lexicon: Lexicon | None
-    findings: tuple[Finding, ...]
+    splits: Mapping[str, list[Utterance]]  # utterances by split, copies at other speeds left out
+    root: Path  # what relative paths of audio are relative to
+    audio: bool  # False where features were given instead
+    lexicon: Lexicon | None  # None where no dictionary is known
+    findings: tuple[Finding, ...]  # on what could not be read, and what reading it was remarked
 
 
 def open_corpus(

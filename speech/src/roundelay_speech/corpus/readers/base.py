@@ -38,27 +38,18 @@ def checked_audio(
 
 @dataclass(frozen=True)
 class Request:
-    """A corpus that is to be prepared.
+    """A corpus that is to be prepared."""
 
-    Attributes:
-        data: the folder to write.
-        source: where the corpus is, or is to be loaded to; None: downloads/NAME.
-        also: further folders with parts of the corpus.
-        splits: the parts of each split that the user named.
-        vocabulary: a text or word list; with `vocabulary_size`, its most frequent words.
-        seed: of a corpus that is made, not read.
-    """
-
-    data: Path
-    source: Path | None = None
-    also: tuple[Path, ...] = ()
+    data: Path  # the folder to write
+    source: Path | None = None  # where the corpus is, or is to be loaded to; None: downloads/NAME
+    also: tuple[Path, ...] = ()  # further folders with parts of the corpus
     download: bool = False
     lexicon: Path | None = None
-    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    vocabulary: Path | None = None
+    splits: Mapping[str, Sequence[str]] = field(default_factory=dict)  # the parts of each split that the user named
+    vocabulary: Path | None = None  # a text or word list; with `vocabulary_size`, its most frequent words
     vocabulary_size: int = 0
     options: PrepareOptions = DEFAULTS
-    seed: int = 0
+    seed: int = 0  # of a corpus that is made, not read
 
     @property
     def folder(self) -> Path:
@@ -85,30 +76,21 @@ class Request:
 
 @dataclass(frozen=True)
 class Reader:
-    """A corpus by name.
+    """A corpus by name."""
 
-    Attributes:
-        name: as on the command line.
-        about: the corpus in a sentence.
-        prepare: reads it and writes the prepared corpus. Source and lexicon are there if the reader takes and needs
-            them, and options have the vocabulary.
-        takes: options that mean something for this corpus; the others are refused.
-        needs_lexicon: whether --lexicon must be given, unless a download brings one.
-        free: for parts of the corpus (none: the usual ones), where they are on the network; None: not free to load.
-        vocabulary: which words can be recognised, where the user does not say.
-        data: where the prepared corpus goes; None: data/NAME.
-        licence: of the corpus, if all copies of it have the same.
-    """
-
-    name: str
-    about: str
+    name: str  # as on the command line
+    about: str  # the corpus in a sentence
+    # reads it and writes the prepared corpus. Source and lexicon are there if the reader takes and needs them, and
+    # options have the vocabulary.
     prepare: Callable[[Request, Progress], Corpus]
+    # options that mean something for this corpus; the others are refused.
     takes: frozenset[Takes] = frozenset({"--source"})
-    needs_lexicon: bool = False
+    needs_lexicon: bool = False  # whether --lexicon must be given, unless a download brings one
+    # for parts of the corpus (none: the usual ones), where they are on the network; None: not free to load.
     free: Callable[[Sequence[str]], Wanted] | None = None
-    vocabulary: Vocabulary | None = None
-    data: str | None = None
-    licence: str = ""
+    vocabulary: Vocabulary | None = None  # which words can be recognised, where the user does not say
+    data: str | None = None  # where the prepared corpus goes; None: data/NAME
+    licence: str = ""  # of the corpus, if all copies of it have the same
 
     @classmethod
     def of_format(

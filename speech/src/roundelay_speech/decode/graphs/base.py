@@ -60,12 +60,9 @@ class Columns(ABC):
 
 
 class GraphKind(ABC):
-    """A kind of graph: the section `decode.graph` of a recipe, a frozen dataclass whose first field is `name`.
+    """A kind of graph: the section `decode.graph` of a recipe, a frozen dataclass whose first field is `name`."""
 
-    Attributes:
-        tied_states: whether the columns are the tied states of an alignment, which the models trained here give.
-    """
-
+    # whether the columns are the tied states of an alignment, which the models trained here give.
     tied_states: ClassVar[bool] = False
 
     @abstractmethod

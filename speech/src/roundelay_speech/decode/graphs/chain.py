@@ -43,13 +43,9 @@ class ChainGraph(GraphKind):
 
 @dataclass(frozen=True)
 class StatesOfPhones(Columns):
-    """Columns of phones, for their first frame and all further ones.
+    """Columns of phones, for their first frame and all further ones."""
 
-    Attributes:
-        pieces: the phones, as hidden Markov models.
-    """
-
-    pieces: UnitSet
+    pieces: UnitSet  # the phones, as hidden Markov models
 
     @property
     def phones(self) -> tuple[str, ...]:

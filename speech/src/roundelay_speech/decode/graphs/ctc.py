@@ -66,22 +66,15 @@ class CtcGraph(GraphKind):
 
 @dataclass(frozen=True)
 class UnitsAndBlank(Columns):
-    """One column a unit, one of them the blank.
+    """One column a unit, one of them the blank."""
 
-    Attributes:
-        names: of the U + 1 columns.
-        silence: the name that lexicons have for it; no column.
-        pieces: the units, where a model trained here has them.
-        blank_cost: of a blank, in nats. It is no part of the graph.
-    """
-
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the U + 1 columns
     blank: str
-    silence: str
+    silence: str  # the name that lexicons have for it; no column
     by_characters: bool = False
     boundary: str | None = None
-    pieces: UnitSet | None = None
-    blank_cost: float = 0.0
+    pieces: UnitSet | None = None  # the units, where a model trained here has them
+    blank_cost: float = 0.0  # of a blank, in nats. It is no part of the graph
 
     @property
     def phones(self) -> tuple[str, ...]:

@@ -5,6 +5,14 @@ model.
     L  phones to words: all pronunciations, optional silence at the start and after every word, disambiguation symbols
 
 Costs of words are put on last: a finished graph can be given others without being built again.
+
+G: the language model as a transducer, made from the arrays of the model (Kaldi's arpa2fst, without the file).
+
+A state is a history that knows at least one next word; every other n-gram would be a state with nothing but a back-off
+arc, so arcs to it go to where that arc would lead, its weight added. Of a trigram model with cut-offs this leaves a
+fifth of the states, and the graphs made from it are so much smaller.
+
+#0 is read, and nothing written, where a history gives up its oldest word.
 """
 
 import math
@@ -14,16 +22,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from roundelay.core.checksums import read_checked, write_checked
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, read_text, write_text
 from roundelay_speech.bindings import kaldifst
-from roundelay_speech.decode.graphs.grammar import grammar_arcs
 from roundelay_speech.decode.graphs.transducers import BACKOFF, EPSILON, Symbols, lexicon_transducer
 from roundelay_speech.lexicon.lexicon import Lexicon
-from roundelay_speech.ngrams.ngram import Arpa, Restricted, restrict
+from roundelay_speech.ngrams.ngram import BEGIN, END, NEVER, ROOT, Arpa, Floats, Ints, Restricted, restrict
 from roundelay_speech.search.fst import (
+    ARC,
     Arcs,
     Fst,
     add_output_cost,
@@ -36,21 +45,57 @@ from roundelay_speech.search.fst import (
     write_arrays,
 )
 
+
+def grammar_arcs(model: Arpa, word_label: Ints, backoff_label: int) -> Arcs:
+    """Return G as arrays. `word_label`: (V,) the label of each word of the model; 0 for words that cannot be
+    recognised, whose arcs are left out. `backoff_label`: of #0, an input label."""
+    nodes = len(model.key) + 1
+    begin, end, start = model.word_ids[BEGIN], model.word_ids[END], model.node([BEGIN])
+    is_state = np.zeros(nodes, bool)
+    is_state[model.parent[1:]] = True
+    is_state[[ROOT, start]] = True
+    state = np.cumsum(is_state) - 1
+    shorter = model.shorter
+    cost = -math.log(10.0) * model.weight  # of giving up the oldest word
+    settled, paid = _nearest_state(is_state, shorter, cost)
+
+    word, source = model.last, model.parent
+    price = np.concatenate([[0.0], -math.log(10.0) * model.log10])
+    possible = np.concatenate([[False], model.log10 > NEVER])
+    said = np.flatnonzero(possible & (word != begin) & (word != end) & (np.append(word_label, 0)[word] > 0))
+    gives_up = np.flatnonzero(is_state & (np.arange(nodes) != ROOT))
+    arcs = np.zeros(len(said) + len(gives_up), ARC)
+    arcs["ilabel"] = np.concatenate([word_label[word[said]], np.full(len(gives_up), backoff_label)])
+    arcs["olabel"][: len(said)] = word_label[word[said]]
+    arcs["weight"] = np.concatenate([price[said] + paid[said], cost[gives_up] + paid[shorter[gives_up]]])
+    arcs["target"] = state[settled[np.concatenate([said, shorter[gives_up]])]]
+
+    final = np.full(int(is_state.sum()), np.inf, np.float32)
+    ends = np.flatnonzero(possible & (word == end))
+    final[state[source[ends]]] = price[ends]
+    return Arcs(int(state[start]), final, np.concatenate([state[source[said]], state[gives_up]]), arcs)
+
+
+def _nearest_state(is_state: npt.NDArray[np.bool_], shorter: Ints, cost: Floats) -> tuple[Ints, Floats]:
+    """Return for each node, the first state on its way of giving up words, itself included, and what the way there
+    costs."""
+    settled, paid = np.arange(len(shorter)), np.zeros(len(shorter))
+    while len(todo := np.flatnonzero(~is_state[settled])):
+        paid[todo] += cost[settled[todo]]
+        settled[todo] = shorter[settled[todo]]
+    return settled, paid
+
+
 FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE = "HCLG.fst", "words.txt", "phones.txt", "graph.json"
 GRAPH_VERSION = 2
 
 
 @dataclass(frozen=True)
 class GraphConfig:
-    """Options of a graph besides lexicon, language model and columns.
+    """Options of a graph besides lexicon, language model and columns."""
 
-    Attributes:
-        silence_probability: of a silence at the start and after each word.
-        word_cost: added for every word, in nats; above 0 it trades insertions for deletions.
-    """
-
-    silence_probability: float = 0.5
-    word_cost: float = 0.0
+    silence_probability: float = 0.5  # of a silence at the start and after each word
+    word_cost: float = 0.0  # added for every word, in nats; above 0 it trades insertions for deletions
 
     def __post_init__(self) -> None:
         if not 0.0 < self.silence_probability < 1.0:
@@ -61,19 +106,12 @@ class GraphConfig:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A decoding graph in memory.
+    """A decoding graph in memory."""
 
-    Attributes:
-        fst: kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids.
-        words: symbols by word id (id 0 is epsilon).
-        num_pdfs: columns that log-likelihoods must have.
-        info: what graph.json holds.
-    """
-
-    fst: Fst
-    words: tuple[str, ...]
-    num_pdfs: int
-    info: Mapping[str, Any]
+    fst: Fst  # kaldifst.StdConstFst; input labels are pdf + 1, output labels word ids
+    words: tuple[str, ...]  # symbols by word id (id 0 is epsilon)
+    num_pdfs: int  # columns that log-likelihoods must have
+    info: Mapping[str, Any]  # what graph.json holds
 
     def with_word_cost(self, cost: float) -> "Graph":
         """Return the same graph with another cost of a word (nats); this one if it has that cost."""

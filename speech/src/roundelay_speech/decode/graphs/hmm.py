@@ -60,21 +60,13 @@ class TiedStates(Columns):
 
 @dataclass(frozen=True, eq=False)
 class GraphOfStates:
-    """A graph whose input labels tell phones apart, also where they share a pdf.
+    """A graph whose input labels tell phones apart, also where they share a pdf."""
 
-    Attributes:
-        arcs: input labels are places in `states` + 1. Loops are the arcs that lead to where they come from.
-        states: (phone, state, pdf).
-        symbols: of words and phones.
-        restricted: the language model without words that the lexicon lacks.
-        lexicon: in the phones of the tying.
-    """
-
-    arcs: Arcs
-    states: tuple[PhoneState, ...]
-    symbols: Symbols
-    restricted: Restricted
-    lexicon: Lexicon
+    arcs: Arcs  # input labels are places in `states` + 1. Loops are the arcs that lead to where they come from
+    states: tuple[PhoneState, ...]  # (phone, state, pdf)
+    symbols: Symbols  # of words and phones
+    restricted: Restricted  # the language model without words that the lexicon lacks
+    lexicon: Lexicon  # in the phones of the tying
 
 
 def build_graph(lexicon: Lexicon, model: Arpa, tying: Tying, config: GraphConfig | None = None) -> Graph:

@@ -58,28 +58,18 @@ _LARGE = 20_000  # words of text, above which a process of its own pays
 
 @dataclass(frozen=True)
 class LanguageOptions:
-    """Sources of the language model and the lexicon of a graph.
+    """Sources of the language model and the lexicon of a graph."""
 
-    Attributes:
-        estimator: how to estimate the model from text.
-        arpa: a model to take instead.
-        text: files with a sentence a line, plain or gzipped, beside the training transcripts.
-        join: run consecutive lines of these files together to lines of at least so many words; 0: leave them.
-        transcript_weight: how often each training transcript is counted.
-        vocabulary: the most frequent words of the text, so many (0: none), and all of the transcripts; None: the words
-            of the dictionary.
-        dictionary: pronunciations in CMU's format, plain or gzipped; None: those of the corpus.
-        guess: guess the pronunciations of words that no dictionary has, instead of leaving them out.
-    """
-
-    estimator: Estimator = Estimator()
-    arpa: Path | None = None
-    text: tuple[Path, ...] = ()
-    join: int = 0
-    transcript_weight: int = 1
+    estimator: Estimator = Estimator()  # how to estimate the model from text
+    arpa: Path | None = None  # a model to take instead
+    text: tuple[Path, ...] = ()  # files with a sentence a line, plain or gzipped, beside the training transcripts
+    join: int = 0  # run consecutive lines of these files together to lines of at least so many words; 0: leave them
+    transcript_weight: int = 1  # how often each training transcript is counted
+    # the most frequent words of the text, so many (0: none), and all of the transcripts; None: the words of the
+    # dictionary.
     vocabulary: int | None = None
-    dictionary: Path | None = None
-    guess: bool = False
+    dictionary: Path | None = None  # pronunciations in CMU's format, plain or gzipped; None: those of the corpus
+    guess: bool = False  # guess the pronunciations of words that no dictionary has, instead of leaving them out
 
     def __post_init__(self) -> None:
         if self.transcript_weight < 0 or self.join < 0:

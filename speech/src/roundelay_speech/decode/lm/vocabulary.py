@@ -15,16 +15,11 @@ Sentence = Sequence[str]
 
 @dataclass(frozen=True)
 class VocabularyLexicon:
-    """The pronunciations of a vocabulary.
-
-    Attributes:
-        dropped: words without a pronunciation, the most frequent first; they cannot be recognised.
-        guessed: words whose pronunciation was guessed.
-    """
+    """The pronunciations of a vocabulary."""
 
     lexicon: Lexicon
-    dropped: tuple[str, ...] = ()
-    guessed: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # words without a pronunciation, the most frequent first; they cannot be recognised
+    guessed: tuple[str, ...] = ()  # words whose pronunciation was guessed
 
     def describe(self, shown: int = 10) -> str:
         """Return text for people; empty when every word was found."""

@@ -49,15 +49,10 @@ INPUT = "input"
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Features that Kaldi gives networks.
+    """Features that Kaldi gives networks."""
 
-    Attributes:
-        scale: (F,) by which they are multiplied to be those that networks were trained on.
-        reach: frames that the first layers look at on each side.
-    """
-
-    scale: Float64
-    reach: int
+    scale: Float64  # (F,) by which they are multiplied to be those that networks were trained on
+    reach: int  # frames that the first layers look at on each side
 
 
 def takes_chunks(module: AcousticNetwork) -> bool:

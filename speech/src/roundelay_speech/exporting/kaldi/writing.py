@@ -62,17 +62,14 @@ class ForKaldi:
     """A model that was written.
 
     Attributes:
-        folder: of its files.
         states, pdfs: of the graph; columns of the network.
-        live: whether decoders that hear somebody speak can use it.
-        left_out: sentences on what is not in it.
     """
 
-    folder: Path
+    folder: Path  # of its files
     states: int
     pdfs: int
-    live: bool
-    left_out: tuple[str, ...]
+    live: bool  # whether decoders that hear somebody speak can use it
+    left_out: tuple[str, ...]  # sentences on what is not in it
 
 
 def export_kaldi(source: Path | str, out: Path | str) -> ForKaldi:

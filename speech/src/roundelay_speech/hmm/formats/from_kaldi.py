@@ -30,13 +30,12 @@ class KaldiAlignment:
     """Locations of Kaldi's files.
 
     Attributes:
-        folders: each with `ali.*.gz` (or any `ali.*`, packed or not, binary or text); the first also holds the models.
-        pdfs: instead of `ali.*`: files that `ali-to-pdf` printed.
         model, tree, phones: None: `final.mdl`, `tree`, `phones.txt` in the first folder.
     """
 
+    # each with `ali.*.gz` (or any `ali.*`, packed or not, binary or text); the first also holds the models.
     folders: tuple[Path, ...] = ()
-    pdfs: tuple[Path, ...] = ()
+    pdfs: tuple[Path, ...] = ()  # instead of `ali.*`: files that `ali-to-pdf` printed
     model: Path | None = None
     tree: Path | None = None
     phones: Path | None = None

@@ -41,20 +41,19 @@ class ImportConfig:
     """Options of importing foreign alignments.
 
     Attributes:
-        tying: `kaldi` its own tree; `monophones`; `grow` trees on the imported phones; or the folder of an alignment
-            whose tree is taken.
         tied_states, min_leaf_frames, min_leaf_gain: of `grow`, as for `roundelay align`.
-        shares: of a TextGrid's phone, for its three states.
-        tolerance: frames that an alignment may be longer or shorter than the features; cut, or the last one repeated.
-        failure_share: utterances that may be left out, as a share of those in the splits that the alignment covers.
     """
 
+    # `kaldi` its own tree; `monophones`; `grow` trees on the imported phones; or the folder of an alignment whose tree
+    # is taken.
     tying: str = "kaldi"
     tied_states: int = 500
     min_leaf_frames: float = 50.0
     min_leaf_gain: float = 100.0
-    shares: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    shares: tuple[float, float, float] = (1.0, 1.0, 1.0)  # of a TextGrid's phone, for its three states
+    # frames that an alignment may be longer or shorter than the features; cut, or the last one repeated.
     tolerance: int = 0
+    # utterances that may be left out, as a share of those in the splits that the alignment covers.
     failure_share: float = 0.1
 
     def __post_init__(self) -> None:

@@ -68,30 +68,21 @@ class ContextDependency:
 
 @dataclass(frozen=True)
 class HmmState:
-    """A state of a phone's model; `pdf_class` -1 in the last one, which emits nothing and has no way out.
-
-    Attributes:
-        transitions: (state, probability) in the file's order, on which transition-ids depend.
-    """
+    """A state of a phone's model; `pdf_class` -1 in the last one, which emits nothing and has no way out."""
 
     pdf_class: int
     loop_class: int
+    # (state, probability) in the file's order, on which transition-ids depend.
     transitions: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class TransitionModel:
-    """Topologies, and the table of transition-states.
+    """Topologies, and the table of transition-states."""
 
-    Attributes:
-        topology: states of each phone.
-        tuples: (phone, state, pdf, pdf of the loop), sorted.
-        log_probs: by transition-id; that of 0 means nothing.
-    """
-
-    topology: Mapping[int, tuple[HmmState, ...]]
-    tuples: tuple[tuple[int, int, int, int], ...]
-    log_probs: npt.NDArray[np.float32]
+    topology: Mapping[int, tuple[HmmState, ...]]  # states of each phone
+    tuples: tuple[tuple[int, int, int, int], ...]  # (phone, state, pdf, pdf of the loop), sorted
+    log_probs: npt.NDArray[np.float32]  # by transition-id; that of 0 means nothing
 
     @cached_property
     def transition_states(self) -> npt.NDArray[np.int64]:

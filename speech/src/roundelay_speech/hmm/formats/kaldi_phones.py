@@ -19,17 +19,12 @@ _NO_PHONE = re.compile(r"<eps>|#\d+|#.*")
 
 @dataclass(frozen=True)
 class PhoneMap:
-    """Kaldi's phones and the lexicon's.
+    """Kaldi's phones and the lexicon's."""
 
-    Attributes:
-        ours: Kaldi's id -> ours; only phones that the lexicon has.
-        names: Kaldi's id -> its name.
-        members: by our id, from 1: Kaldi's phones that are this phone. Of silence the plain one alone, where there is
-            one: silences in a position of a word are rare, and trees seldom hold a pdf of their own for them.
-    """
-
-    ours: Mapping[int, int]
-    names: Mapping[int, str]
+    ours: Mapping[int, int]  # Kaldi's id -> ours; only phones that the lexicon has
+    names: Mapping[int, str]  # Kaldi's id -> its name
+    # by our id, from 1: Kaldi's phones that are this phone. Of silence the plain one alone, where there is one:
+    # silences in a position of a word are rare, and trees seldom hold a pdf of their own for them.
     members: tuple[tuple[int, ...], ...]
 
 

@@ -30,16 +30,11 @@ from roundelay_speech.hmm.tree import LEFT, RIGHT, DecisionTree, Leaf, Split
 
 @dataclass(frozen=True, eq=False)
 class ImportedTying:
-    """A Kaldi tree as ours.
-
-    Attributes:
-        pdfs: Kaldi's pdf -> ours; several of Kaldi's may have become one.
-        exact: none have, and each of our phones stands for all of Kaldi's that are called so.
-    """
+    """A Kaldi tree as ours."""
 
     tree: DecisionTree
-    pdfs: Mapping[int, int]
-    exact: bool
+    pdfs: Mapping[int, int]  # Kaldi's pdf -> ours; several of Kaldi's may have become one
+    exact: bool  # none have, and each of our phones stands for all of Kaldi's that are called so
 
 
 def our_state(state: int, count: int) -> int:

@@ -8,31 +8,18 @@ from typing import final
 @final
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a server.
+    """Limits of a server."""
 
-    Attributes:
-        body: bytes of a request.
-        bodies: bytes of all requests together, while they are held.
-        head_seconds: that a request may take to say what it wants.
-        body_seconds: that the rest of it may take.
-        seconds: that a client may send nothing, or take nothing, of what is awaited.
-        work_seconds: that a recording may be recognised.
-        connections: at a time.
-        of_an_address: connections of one address.
-        recordings: that are recognised at a time.
-        speakers: people who speak at a time.
-    """
-
-    body: int = 100 << 20
-    bodies: int = 400 << 20
-    head_seconds: float = 10.0
-    body_seconds: float = 300.0
-    seconds: float = 30.0
-    work_seconds: float = 660.0
-    connections: int = 64
-    of_an_address: int = 24
-    recordings: int = 8
-    speakers: int = 4
+    body: int = 100 << 20  # bytes of a request
+    bodies: int = 400 << 20  # bytes of all requests together, while they are held
+    head_seconds: float = 10.0  # that a request may take to say what it wants
+    body_seconds: float = 300.0  # that the rest of it may take
+    seconds: float = 30.0  # that a client may send nothing, or take nothing, of what is awaited
+    work_seconds: float = 660.0  # that a recording may be recognised
+    connections: int = 64  # at a time
+    of_an_address: int = 24  # connections of one address
+    recordings: int = 8  # that are recognised at a time
+    speakers: int = 4  # people who speak at a time
 
 
 USUAL_LIMITS = Limits()

@@ -27,19 +27,12 @@ SAMPLE_BYTES = 2
 @final
 @dataclass
 class Speaker:
-    """Somebody who speaks.
+    """Somebody who speaks."""
 
-    Attributes:
-        listening: the recogniser, of nobody else.
-        rate: of the samples that come, Hz.
-        tell: sends a text.
-        unknown: words that cannot be favoured.
-    """
-
-    listening: "Listening"
-    rate: int
-    tell: Callable[[str], None]
-    unknown: list[str] = field(default_factory=list)
+    listening: "Listening"  # the recogniser, of nobody else
+    rate: int  # of the samples that come, Hz
+    tell: Callable[[str], None]  # sends a text
+    unknown: list[str] = field(default_factory=list)  # words that cannot be favoured
     _said: list[str] = field(default_factory=list)
 
     def listen(self, messages: Iterable[bytes]) -> None:

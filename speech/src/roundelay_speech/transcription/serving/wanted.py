@@ -27,15 +27,12 @@ class RequestFields:
     """Wishes of a request.
 
     Attributes:
-        strings: how many alternatives.
-        favoured: words, as they were written.
-        bonus: of each of these, in nats.
         pause, longest: options of `Cutting`, in seconds; None: the server's.
     """
 
-    strings: int
-    favoured: tuple[str, ...]
-    bonus: float
+    strings: int  # how many alternatives
+    favoured: tuple[str, ...]  # words, as they were written
+    bonus: float  # of each of these, in nats
     pause: float | None
     longest: float | None
 

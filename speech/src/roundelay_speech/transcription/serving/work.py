@@ -56,20 +56,14 @@ logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the client i
 @final
 @dataclass(frozen=True)
 class Recognising:
-    """A model and how it is used; a `ForkedWorker` for `Recognisers`.
-
-    Attributes:
-        options: of transcribing; one channel, in this process.
-        listen: makes a recogniser of what somebody says: with words so far or, given False, without.
-        words: that it knows.
-        caveats: sentences on what it cannot do, for people.
-    """
+    """A model and how it is used; a `ForkedWorker` for `Recognisers`."""
 
     model: Recogniser
-    options: Options
+    options: Options  # of transcribing; one channel, in this process
+    # makes a recogniser of what somebody says: with words so far or, given False, without.
     listen: Callable[[bool, Cutting, Wishes], Listening]
-    words: Sequence[str] = ()
-    caveats: Sequence[str] = ()
+    words: Sequence[str] = ()  # that it knows
+    caveats: Sequence[str] = ()  # sentences on what it cannot do, for people
 
     def facts(self) -> Mapping[str, Any]:
         """Return facts of the model, for the server to tell."""
