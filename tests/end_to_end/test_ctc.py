@@ -99,12 +99,6 @@ def test_words_that_units_spell(
     assert {"SO", "NEY"} <= set(load_packed(tmp_path / "more").lexicon.words)
 
 
-def test_models_decoded_together(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["decode", str(exp), "--with", str(exp), "--out", str(tmp_path), "--set", "decode.scale=1"]
-    assert main(arguments) == 0
-    assert "WER" in capsys.readouterr().out
-
-
 def test_utterances_too_short_for_their_units_are_named(
     exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,6 @@ from roundelay_speech.audio.reading import audio_path, read_audio
 from roundelay_speech.packed.folder import EVIDENCE_FILE, write_packed
 from roundelay_speech.packed.model import Believing, Model, load_model
 from roundelay_speech.prepared import load_corpus
-from roundelay_speech.scoring.formats.ctm import read_ctm
 from roundelay_speech.scoring.formats.trn import read_trn
 from support.strange_noises import STRANGE, strange
 
@@ -124,28 +123,6 @@ def test_noise_does_not_become_words(at: Path) -> None:
     earlier = load_model(Path("model"))
     assert "packed by a version" in earlier.caveats[0]
     assert words(earlier, "said") == words(earlier, "lasting") <= searched
-
-
-def test_two_processes_write_the_same(at: Path) -> None:
-    for workers in "12":
-        call = [
-            "transcribe",
-            "model",
-            str(at / "test"),
-            "--format",
-            "ctm",
-            "--out",
-            f"w{workers}",
-            "--workers",
-            workers,
-        ]
-        assert main(call) == 0
-    names = sorted(path.name for path in Path("w1").rglob("*.ctm"))
-    assert len(names) == len(decoded(at, "ref"))
-    for name in names:
-        assert Path("w1", name).read_text() == Path("w2", name).read_text()
-    timed = read_ctm(Path("w1", names[0]))
-    assert all(0 <= word.confidence <= 1 for words in timed.values() for word in words if word.confidence is not None)
 
 
 def test_a_list_goes_on_where_it_was_left(at: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -383,10 +383,3 @@ def test_real_processes_come_to_the_very_rows_of_the_simulator(strategy: str, na
     with ProcsRuntime(cluster_, threads=1) as procs:
         procs.segment(segment)
         assert torch.equal(procs.rows(), virtual)
-
-
-@pytest.mark.parametrize("name", ["cldnn", "blstm"])
-def test_real_processes_train_without_waiting(name: str) -> None:
-    with ProcsRuntime(cluster("adpsgd:random-ring", 2, TinyTask(name)), threads=1) as procs:
-        outcome = procs.segment(plan(0, 2, examples=6 * 64 + 5))
-    assert outcome.counts.frames.sum() == 6 * 64 + 5

@@ -1,4 +1,4 @@
-"""Files of scoring: what is written is read back, a broken line is named, garbage is refused, and what each file means."""
+"""Files of scoring: written and read back, broken lines named, garbage refused, and what each file means."""
 
 import re
 from collections.abc import Callable

@@ -9,7 +9,6 @@ import torch
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import SegmentPlan
-from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.models.network import stacked
@@ -163,14 +162,3 @@ def test_every_strategy_trains_on_utterances(strategy: str) -> None:
     assert np.isfinite(outcome.counts.statistics.loss)
     assert torch.isfinite(after).all()
     assert not torch.equal(after, before)
-
-
-def test_real_processes_come_to_the_very_rows_of_the_simulator() -> None:
-    cluster_ = cluster("ssgd", 2, UnalignedTask("blstm"), momentum=0.9)
-    segment = SegmentPlan(plan(2, examples=21), 0.01)
-    with SimRuntime(cluster_) as sim:
-        sim.segment(segment)
-        virtual = sim.rows().clone()
-    with ProcsRuntime(cluster_, threads=1) as procs:
-        procs.segment(segment)
-        assert torch.equal(procs.rows(), virtual)
