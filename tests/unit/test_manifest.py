@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay_speech.data.manifest import Utterance, read_manifest, write_manifest
-from support.corpora import utterance
+from support.corpora import NAMES, utterance
 
-NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=8).filter(lambda s: s.split() == [s])
 WORDS = st.lists(NAMES, min_size=1, max_size=4).map(" ".join)
 
 
