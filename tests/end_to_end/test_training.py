@@ -38,7 +38,8 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
 from roundelay.training import train
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, one_of_each
-from support.runs import comparable, job
+from support.runs import StopAt, comparable, job
+from support.said import Said
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
 
@@ -94,14 +95,7 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
 
 
 def test_a_run_says_at_which_rate_its_learners_train_and_what_that_gained(tmp_path: Path) -> None:
-    class Heard(Silent):
-        lines: list[str]
-
-        def start(self, what: str, total: int | None = None) -> None:
-            self.lines.append(what)
-
-    heard = Heard()
-    heard.lines = []
+    heard = Said()
     plain = job("adpsgd", Quadratic(50, examples=80 * MINIBATCH, noise=20.0), learners=2)
     cluster = dataclasses.replace(plain.cluster, shared_minibatch=False, rate="gain")
     results = train(dataclasses.replace(plain, cluster=cluster), tmp_path, heard, Interrupt())
@@ -347,12 +341,7 @@ def test_a_run_killed_at_its_very_end_is_finished_by_the_next_call(
 
 def test_an_interrupt_outside_training_is_heard_before_the_next_epoch(tmp_path: Path) -> None:
     interrupt = Interrupt()
-
-    class Ask(Silent):
-        def start(self, what: str, total: int | None = None) -> None:
-            interrupt.asked = interrupt.asked or what.startswith("epoch 2 dev")
-
-    assert train(job("ssgd", TASK), tmp_path / "exp", Ask(), interrupt) is None
+    assert train(job("ssgd", TASK), tmp_path / "exp", StopAt(interrupt, "epoch 2 dev"), interrupt) is None
     events = read_events(tmp_path / "exp" / "events.jsonl")
     assert [segment.epoch for segment in of_kind(events, Segment)] == [0, 1]
     assert isinstance(of_kind(events, Interrupted)[0], Interrupted)

@@ -39,19 +39,10 @@ from roundelay.schedule import Anneal, Newbob
 from roundelay.training import train
 from support.clusters import MINIBATCH
 from support.runs import comparable, job
+from support.said import Said
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
 FOLDER = "checkpoints"
-
-
-class Said(Silent):
-    """Keeps what a user would be told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.lines.append(what)
 
 
 def stop_in(patch: pytest.MonkeyPatch, segment: int, rounds: int) -> Interrupt:

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +11,12 @@ import pytest
 import soundfile
 from hypothesis import strategies as st
 
+from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
+from roundelay_speech.corpus.build import prepare_kaldi
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.prepared import Corpus
 
 RATE = 8000
 RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}
@@ -110,6 +115,13 @@ def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: in
     (folder / "lang").mkdir()
     (folder / "lang" / "words.dic").write_text(DICTIONARY)
     return folder
+
+
+def prepared(source: Path, data: Path, *splits: str, licence: str = "", **options: Any) -> Corpus:
+    """Prepare such a corpus in `data`, all of its splits or some, with options of PrepareOptions."""
+    found = {name: name for name in splits or ("train", "dev", "test")}
+    how = Preparation(data, "toy", licence, PrepareOptions(**options))
+    return prepare_kaldi(source, source / "lang/words.dic", found, how, Silent())
 
 
 def an4() -> Path:

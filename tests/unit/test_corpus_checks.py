@@ -15,13 +15,13 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.audio.speed import at_speed, resampled
-from roundelay_speech.corpus.build import change_features, prepare_kaldi
+from roundelay_speech.corpus.build import change_features
 from roundelay_speech.corpus.cleaned import read_changes
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay_speech.prepared import Corpus, load_corpus
-from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
+from support.corpora import RATE, kaldi_corpus, prepared, recorded, speechlike, write_lines
 
 SPLITS = {
     "train": {"a-1": "YES NO", "a-2": "GO", "b-1": "NO NO", "b-2": "YES"},
@@ -36,13 +36,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def prepare(source: Path, **options: object) -> Corpus:
-    return prepare_kaldi(
-        source,
-        source / "lang/words.dic",
-        {name: name for name in SPLITS},
-        Preparation(source.parent / "data", "toy", options=PrepareOptions(workers=1, **options)),  # type: ignore[arg-type]
-        Silent(),
-    )
+    return prepared(source, source.parent / "data", workers=1, **options)
 
 
 def refused(source: Path, **options: object) -> str:

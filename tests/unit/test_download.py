@@ -21,6 +21,7 @@ from roundelay_speech.corpus.free import Wanted, extract
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.librispeech import DOWNLOADED_PARTS
 from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
+from support.said import Said
 
 
 def wanted(corpus: str, parts: Sequence[str] = ()) -> Wanted:
@@ -337,25 +338,15 @@ def test_what_is_wanted() -> None:
 
 
 def test_a_file_without_a_published_checksum_is_said_to_be_trusted(server: OddServer, tmp_path: Path) -> None:
-    class Noted(Silent):
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def start(self, what: str, total: int | None = None) -> None:
-            self.said.append(what)
-
-        def advance(self, n: int = 1, note: str = "") -> None:
-            self.said.append(note)
-
-    noted = Noted()
+    noted = Said()
     server.answers = [whole(DATA)]
     path = fetch(Remote(server.url()), tmp_path, noted)
-    told = " ".join(noted.said)
+    told = " ".join(noted.lines)
     assert "no checksum is published, and it came unencrypted (http)" in told
     assert f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in told
-    again = Noted()
+    again = Said()
     fetch(Remote(server.url()), tmp_path, again)
-    assert "no checksum" not in " ".join(again.said)
+    assert "no checksum" not in " ".join(again.lines)
 
 
 def test_what_is_loaded_comes_encrypted_or_is_said_not_to() -> None:

@@ -27,6 +27,7 @@ from roundelay_speech.features.store import FeatureStore, StoredPart
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
 from support.features import CONFIG, compute, some_utterances
+from support.said import Said
 
 
 @pytest.fixture
@@ -333,21 +334,20 @@ def test_long_work_is_announced_with_how_long_it_will_take(
     tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it begins, and of what is left of it; short work is not."""
-    said: list[str] = []
+    told = Said()
 
-    class Told(Silent):
-        def start(self, what: str, total: int | None = None) -> None:
-            said.append(what)
+    def computed() -> None:
+        compute_features(some, tmp_path / "f", CONFIG, told, audio=AudioFolder(tmp_path), workers=1)
 
-    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    assert not any("roughly" in line for line in said)
+    computed()
+    assert not any("roughly" in line for line in told.lines)
     monkeypatch.setattr("roundelay_speech.features.compute.HOURS_A_SECOND", 1e-9)
     shutil.rmtree(tmp_path / "f")
     counted(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
-        compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    (line,) = (line for line in said if "roughly" in line)
+        computed()
+    (line,) = (line for line in told.lines if "roughly" in line)
     assert line.startswith("0.0 hours of audio by 1 process will take roughly ")
     counted(monkeypatch)
-    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    assert any(line.startswith("features of 3 utterances are there; ") for line in said)
+    computed()
+    assert any(line.startswith("features of 3 utterances are there; ") for line in told.lines)

@@ -10,12 +10,11 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.build import prepare_kaldi
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.options import Preparation
 from roundelay_speech.prepared import Corpus, load_corpus
-from support.corpora import kaldi_corpus, recorded, write_lines
+from support.corpora import kaldi_corpus, prepared, recorded, write_lines
 from support.damage import forget_checksums
 
-SPLITS = {"train": "train", "dev": "dev", "test": "test"}
 TEXTS = {
     "train": {"s1-a": "YES NO", "s1-b": "GO", "s2-a": "NO NO"},
     "dev": {"s3-a": "GO YES"},
@@ -24,13 +23,7 @@ TEXTS = {
 
 
 def prepare(source: Path, data: Path, **options: object) -> Corpus:
-    return prepare_kaldi(
-        source,
-        source / "lang" / "words.dic",
-        SPLITS,
-        Preparation(data, "toy", "none needed", PrepareOptions(**{"max_bad_share": 1.0} | options)),  # type: ignore[arg-type]
-        Silent(),
-    )
+    return prepared(source, data, licence="none needed", **{"max_bad_share": 1.0} | options)
 
 
 def edit(source: Path, split: str, name: str, text: str) -> None:
