@@ -163,15 +163,6 @@ def test_the_same_speaker_and_the_same_audio_in_two_splits(source: Path) -> None
     assert "d-2 is b-2" in refused(source, on_overlap="error")
 
 
-def test_equal_audio_is_found_in_another_format(source: Path) -> None:
-    """The samples count, not the bytes of the file."""
-    sound, rate = soundfile.read(source / "wav/a-2.wav", dtype="int16")
-    soundfile.write(source / "wav/d-1.flac", sound, rate, subtype="PCM_16")
-    write_lines(source / "test/wav.scp", {"d-1": "wav/d-1.flac", "d-2": "wav/d-2.wav"})
-    (remark,) = prepare(source).remarks
-    assert "(d-1 is a-2)" in remark
-
-
 def test_a_clean_corpus_is_not_remarked_on(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = str(source.parent / "by_command")
     arguments = ["--source", str(source), "--lexicon", str(source / "lang/words.dic"), "--data", data, "--workers", "1"]

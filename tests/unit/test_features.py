@@ -75,26 +75,8 @@ def test_silence_is_not_divided_by_nothing(tmp_path: Path) -> None:
     assert np.isfinite(store.normalised("s-a")).all()
 
 
-def test_the_array_is_read_only_and_readable_without_pickle(tmp_path: Path, some: list[Utterance]) -> None:
-    store = compute(some, tmp_path)
-    assert isinstance(store.array, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        store.array[0, 0] = 0
-    for name in ("features.npy", "speakers.npz"):
-        np.load(tmp_path / "f" / name, allow_pickle=False)
-
-
 def written(folder: Path) -> int:
     return (folder / "f" / "features.npy").stat().st_mtime_ns
-
-
-def test_computed_once(tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compute(some, tmp_path)
-    before = written(tmp_path)
-    monkeypatch.setattr(parts, "fbank", None)  # whoever computes again fails
-    again = compute(some, tmp_path)
-    assert written(tmp_path) == before
-    np.testing.assert_array_equal(again.array, first.array)
 
 
 def test_computed_again_when_anything_changed(tmp_path: Path, some: list[Utterance]) -> None:

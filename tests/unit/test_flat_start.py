@@ -106,14 +106,6 @@ def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
     assert (alignment.phones[:6] == 0).all()
 
 
-def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
-    corpus, store, _ = toy_corpus(tmp_path, short=8)
-    with pytest.raises(UserError, match=r"8 utterances of 72 cannot be aligned \(8 x too short\); 10 %") as caught:
-        train_alignments(corpus, store, QUICK, tmp_path / "ali", Silent())
-    assert "train-7: too short: 2 frames for words that need" in str(caught.value)
-    assert not (tmp_path / "ali" / "align.json").exists()
-
-
 def test_realignment_with_the_truth_is_the_truth(
     made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path
 ) -> None:

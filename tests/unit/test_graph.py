@@ -172,13 +172,3 @@ def test_word_cost_of_a_finished_graph() -> None:
         one, two = decode(built, loglikes), decode(changed, loglikes)
         assert one.words == two.words
         assert one.cost == pytest.approx(two.cost, abs=1e-3)
-
-
-def test_word_cost_makes_words_rarer() -> None:
-    """Noise decodes to fewer words when each costs more."""
-    model, tied = estimate(TEXT, LEXICON.words), tying(1)
-    noise = loglikes_of([*range(24)] * 4, tied.num_pdfs, stream(3, "noise"), 3.0)
-    counts = [
-        len(decode(build_graph(LEXICON, model, tied, GraphConfig(word_cost=cost)), noise).words) for cost in (0, 5, 50)
-    ]
-    assert counts[0] > counts[1] >= counts[2] >= 0

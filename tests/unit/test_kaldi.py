@@ -3,13 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import soundfile
 from hypothesis import given, settings
 
 from roundelay.core.errors import UserError
-from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.corpus.formats.kaldi import read_data_dir, read_data_dir_by
 from roundelay_speech.corpus.formats.kaldi_writing import write_data_dir
 from roundelay_speech.data.manifest import Utterance
@@ -18,7 +15,6 @@ from support.corpora import (
     cut_anywhere,
     kaldi_corpus,
     recorded,
-    speechlike,
     utterance,
     write_lines,
     write_recordings,
@@ -114,16 +110,6 @@ def test_files_that_disagree_are_all_told(tmp_path: Path) -> None:
     )
 
 
-def test_repeated_and_bare_keys(tmp_path: Path) -> None:
-    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
-    (corpus / "train" / "text").write_text("s-1 YES\ns-1 NO\n")
-    (corpus / "train" / "utt2spk").write_text("s-1\n")
-    with pytest.raises(UserError) as error:
-        read_data_dir(corpus / "train", corpus)
-    assert "text:2: s-1 is already on line 1" in str(error.value)
-    assert "utt2spk:1: s-1 has nothing beside it" in str(error.value)
-
-
 def test_missing_files_and_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder; expected a Kaldi data directory"):
         read_data_dir(tmp_path / "none", tmp_path)
@@ -176,24 +162,6 @@ def test_what_kaldi_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert "s-d: its recording s-a is in s-b.wav and in s-a.wav" in message
     assert "s-a: the id occurs more than once" in message
     assert not (tmp_path / "data").exists()
-
-
-def test_sphere_files_with_two_channels(tmp_path: Path) -> None:
-    """As telephone speech comes: SPHERE, mu-law, a speaker on each channel."""
-    corpus = kaldi_corpus(tmp_path / "c", {"train": {"s-1": "YES"}})
-    sides = np.stack([speechlike(1, RATE, "a"), speechlike(1, RATE, "b")], 1)
-    soundfile.write(corpus / "sw.sph", sides, RATE, format="NIST", subtype="ULAW")
-    train = corpus / "train"
-    write_lines(train / "wav.scp", {"sw": "sw.sph"})
-    write_lines(train / "segments", {"sw-A-1": "sw 0.25 0.5", "sw-B-1": "sw 0.5 -1 1"})
-    write_lines(train / "text", {"sw-A-1": "YES", "sw-B-1": "NO"})
-    write_lines(train / "utt2spk", {"sw-A-1": "sw-A", "sw-B-1": "sw-B"})
-    utterances = read_data_dir(train, corpus)
-    for u, side in zip(utterances, sides.T, strict=True):
-        samples = read_audio(u, corpus)
-        np.testing.assert_allclose(samples, side[u.start_sample : u.start_sample + u.num_samples], atol=0.02)
-    write_data_dir(corpus / "again", utterances, corpus)
-    assert read_data_dir(corpus / "again", corpus) == utterances
 
 
 def test_segments_that_end_after_their_recording(tmp_path: Path) -> None:

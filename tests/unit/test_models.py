@@ -16,7 +16,6 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
-from roundelay_speech.models.blstm import turned
 from roundelay_speech.models.conformer import rotated
 from roundelay_speech.models.frames import log_likelihoods, log_prior
 from roundelay_speech.models.network import SequenceNetwork
@@ -220,14 +219,6 @@ def test_a_forward_only_network_reads_an_utterance_as_its_chunks() -> None:
     # chunk exactly the same, for later ones the repetition is shorter, and has faded.
     torch.testing.assert_close(chunks[:8], whole[:8], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(chunks, whole, rtol=0, atol=5e-3)
-
-
-def test_turning_twice_changes_nothing() -> None:
-    lengths = torch.tensor([3, 5, 1])
-    turn = turned(lengths, 5)
-    assert torch.equal(turn[turn], torch.arange(15))
-    frames = torch.arange(15).view(5, 3)[:, 0]
-    assert torch.equal(torch.arange(15)[turn].view(5, 3)[:, 0], frames[[2, 1, 0, 3, 4]])
 
 
 def test_both_ways_is_the_lstm_of_torch() -> None:

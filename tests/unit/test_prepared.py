@@ -1,7 +1,6 @@
 """Preparing a corpus: every check before anything is written; a folder is either prepared or says that it is not."""
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -77,14 +76,6 @@ def test_a_damaged_file_is_named(file: str, how: str, source: Path, data: Path) 
         path.write_bytes(changed.get(how, b""))
     with pytest.raises(UserError, match=rf"({file}|{data}: not a prepared corpus).*roundelay prepare"):
         load_corpus(data)
-
-
-def test_the_summary(source: Path, data: Path) -> None:
-    prepare(source, data)
-    summary = json.loads((data / "corpus.json").read_text())
-    assert (summary["name"], summary["licence"], summary["sampling_rate"]) == ("toy", "none needed", 8000)
-    assert summary["splits"]["train"] == {"utterances": 3, "hours": 0.0004, "speakers": 2, "words": 5}
-    assert (summary["words"], summary["phones"], summary["lexicon"]) == (3, 7, "lexicon.txt")
 
 
 def test_preparing_again_computes_nothing_again(source: Path, data: Path) -> None:
