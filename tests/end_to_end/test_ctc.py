@@ -12,16 +12,7 @@ from roundelay_speech.audio.reading import audio_path, read_audio
 from roundelay_speech.packed.model import load_model as load_packed
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.trained import load_model
-from support.beeps import RECIPE, WORDS
-
-UNALIGNED = {
-    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
-    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
-    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
-    "optimizer": {"name": "adam"},
-    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
-    "decode": {"graph": "ctc", "workers": 1, "scales": [0.5, 1]},
-}
+from support.beeps import UNALIGNED, WORDS
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,13 @@ from roundelay.cli import main
 from roundelay_speech.audio.reading import audio_path
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.trained import load_model
-from support.beeps import RECIPE, WORDS
+from support.beeps import UNALIGNED, WORDS
 
-FLAT_START = {
-    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
+FLAT_START = UNALIGNED | {
     "units": "chain",
-    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
-    "training": {"objective": "lfmmi", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
-    "optimizer": {"name": "adam"},
-    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 4},
-    "decode": {"graph": "chain", "workers": 1, "scales": [0.5, 1]},
+    "training": {**UNALIGNED["training"], "objective": "lfmmi"},  # type: ignore[dict-item]
+    "schedule": {**UNALIGNED["schedule"], "max_epochs": 4},  # type: ignore[dict-item]
+    "decode": {**UNALIGNED["decode"], "graph": "chain"},  # type: ignore[dict-item]
 }
 
 
