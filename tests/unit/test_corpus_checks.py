@@ -314,30 +314,28 @@ def test_a_byte_order_mark_is_no_part_of_an_id(source: Path) -> None:
     assert "YES" in corpus.lexicon
 
 
-def test_a_byte_order_mark_inside_is_named_with_its_line(source: Path) -> None:
-    path = source / "train/text"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:2], "\ufeff", *lines[2:]]))
+@pytest.mark.parametrize(
+    ("file", "content", "faults"),
+    [
+        ("text", "a-1 YES NO\na-2 GO\n\ufeffb-1 NO NO\nb-2 YES\n".encode(), (":3: ", "byte order mark (U+FEFF)")),
+        (
+            "text",
+            b"a-1 YES\na-2 GO\nb-1 caf\xe9 NO\n",
+            (":3: not UTF-8 text (byte 0xe9, at byte 7", "iconv"),
+        ),
+        *((file, None, (": no such file",)) for file in ("utt2spk", "text", "wav.scp")),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_fault(
+    source: Path, file: str, content: bytes | None, faults: tuple[str, ...]
+) -> None:
+    path = source / "train" / file
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
     message = refused(source)
-    assert f"{path}:3: " in message
-    assert "byte order mark (U+FEFF)" in message
-    assert "1 fault in" in message
-
-
-def test_latin_1_is_one_fault_with_its_line(source: Path) -> None:
-    path = source / "train/text"
-    path.write_bytes("a-1 YES\na-2 GO\nb-1 caf\xe9 NO\nb-2 YES\n".encode("latin-1"))
-    message = refused(source)
-    assert f"{path}:3: not UTF-8 text (byte 0xe9, at byte 7 of the line)" in message
-    assert "iconv" in message
-    assert "1 fault in" in message
-
-
-@pytest.mark.parametrize("file", ["utt2spk", "text", "wav.scp"])
-def test_a_file_that_is_not_there_is_one_fault(source: Path, file: str) -> None:
-    (source / "train" / file).unlink()
-    message = refused(source)
-    assert f"train/{file}: no such file" in message
+    assert f"{path}{faults[0]}" in message
+    assert all(fault in message for fault in faults)
     assert "1 fault in" in message
 
 
