@@ -101,36 +101,25 @@ def test_utterances_too_short_for_their_units_are_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "arguments", "message"),
     [
-        (["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
-        (["model={name: dnn}"], "whole utterances"),
-        (["training.objective=cross-entropy"], "model.subsampling is 3"),
-        (["training.objective=cross-entropy", "model.subsampling=1"], "has no alignment"),
-        (["units=words"], "units.name is 'words'"),
+        ("train", ["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
+        ("train", ["model={name: dnn}"], "whole utterances"),
+        ("train", ["training.objective=cross-entropy"], "model.subsampling is 3"),
+        ("train", ["training.objective=cross-entropy", "model.subsampling=1"], "has no alignment"),
+        ("train", ["units=words"], "units.name is 'words'"),
+        ("decode", ["decode.graph=hmm"], "Give decode.graph=ctc"),
+        ("decode", ["decode.ctm=true"], "decode.ctm"),
+        ("decode", ["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
+        ("decode", ["decode.graph={name: ctc, search: greedy}"], "spell none"),
+        ("decode", ["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
     ],
 )
-def test_what_cannot_be_trained(
-    arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be(
+    command: str, arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(exp.parent / "recipe.yaml"), *arguments, "--exp", str(tmp_path / "exp")]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["decode.graph=hmm"], "Give decode.graph=ctc"),
-        (["decode.ctm=true"], "decode.ctm"),
-        (["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
-        (["decode.graph={name: ctc, search: greedy}"], "spell none"),
-        (["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
-    ],
-)
-def test_what_cannot_be_decoded(
-    arguments: list[str], message: str, exp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["decode", str(exp), "--set", *arguments]) == 2
+    train = [str(exp.parent / "recipe.yaml"), "--exp", str(tmp_path / "exp")]
+    assert main([command, *(train if command == "train" else [str(exp), "--set"]), *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
