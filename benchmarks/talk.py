@@ -43,26 +43,11 @@ from roundelay.strategies.base import Strategy, Traits
 
 BATCH, SLOWER = WORKLOADS["dnn"].examples, 10
 WARM_UP = 3
-OURS = (
-    "never-talk",
-    "ssgd",
-    "bsp",
-    "bmuf",
-    "slowmo",
-    "diloco",
-    "asgd",
-    "easgd",
-    "easgd-sync",
-    "dpsgd",
-    "dpsgd,order=consensus",
-    "gossip-pga",
-    "adpsgd:random-ring",
-    "adpsgd:random-ring+record",
-    "adpsgd:fixed-ring",
-    "hadpsgd,node_size=1",
-    "delay-by-one",
-    "delayed-gradient",
-)
+NAMES = """
+never-talk ssgd bsp bmuf slowmo diloco asgd easgd easgd-sync dpsgd dpsgd,order=consensus gossip-pga
+adpsgd:random-ring adpsgd:random-ring+record adpsgd:fixed-ring hadpsgd,node_size=1 delay-by-one delayed-gradient
+"""
+OURS = NAMES.split()
 RIVALS = ("alone", "ddp", "decent-dp")
 
 

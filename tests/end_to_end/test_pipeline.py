@@ -77,23 +77,10 @@ def together(inside: Path) -> None:
 
 def test_another_optimizer_and_rule_by_the_command_line(inside: Path) -> None:
     """AdamW, warmed up to a rate scaled with the minibatch, then annealed; and the same command a second time."""
-    arguments = [
-        "train",
-        "recipe.yaml",
-        "--exp",
-        "adamw",
-        "--strategy",
-        "ssgd",
-        "--learners",
-        "2",
-        "optimizer.name=adamw",
-        "optimizer.options.weight_decay=1e-2",
-        "schedule.rule=anneal",
-        "schedule.learning_rate=1e-3",
-        "schedule.base_minibatch=32",
-        "schedule.warmup_epochs=0.5",
-        "schedule.anneal_from=2",
-    ]
+    arguments = ["train", "recipe.yaml", "--exp", "adamw", "--strategy", "ssgd", "--learners", "2"]
+    arguments += ["optimizer.name=adamw", "optimizer.options.weight_decay=1e-2"]
+    arguments += ["schedule.rule=anneal", "schedule.learning_rate=1e-3", "schedule.base_minibatch=32"]
+    arguments += ["schedule.warmup_epochs=0.5", "schedule.anneal_from=2"]
     assert main(arguments) == 0
     recipe = yaml.safe_load((inside / "adamw" / "recipe.yaml").read_text())
     assert recipe["optimizer"] == {"name": "adamw", "options": {"weight_decay": "1e-2"}}
