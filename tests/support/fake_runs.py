@@ -83,7 +83,7 @@ def without_checksum(lines: str) -> str:
 
 
 def _about(fake: Fake) -> dict[str, Any]:
-    """What the first record and the results both say."""
+    """Return the fields that the first record and the results share."""
     fixed = {
         "commit": "1f0c2ab",
         "machine": "2 cores of a Sample CPU",
