@@ -62,7 +62,7 @@ check: $(VENV)/.roundelay-dev ## lint, format, types, who may import whom
 
 bench: $(VENV)/.roundelay-bench ## what talking costs, with torch DDP beside it; how long learners wait for data
 	$(BIN)/python benchmarks/talk.py $(ARGS)
-	$(BIN)/python benchmarks/data_wait.py
+	$(BIN)/python benchmarks/data_scale.py --hours 2 --order shuffle
 
 # All of these run on a processor too, small, with DEVICE=cpu: whether they do, nothing else.
 DEVICE ?= cuda

@@ -1,7 +1,7 @@
 """Memory, seconds and waiting of a learner that trains on thousands of hours, with features that take no room.
 
     python benchmarks/data_scale.py                       # 100, 1,000 and 10,000 hours in sparse files
-    python benchmarks/data_scale.py --order shuffle --hours 10 30
+    python benchmarks/data_scale.py --order shuffle --hours 10 30 --models dnn cldnn conformer
     python benchmarks/data_scale.py --cold 4              # a real file of so many GB, read from the disk
 
 Allowed, and said of each whether it holds: 200 MB a learner beyond the model, 1 s at an epoch's start, 2 % of a step
@@ -40,7 +40,7 @@ from roundelay.core.epochs import EpochPlan
 from roundelay.learner.module import ModuleLearner, autocast_pays
 from roundelay.runtime.launch.c_libraries import keep_freed
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
-from roundelay_speech.models import BlstmConfig, DnnConfig, ModelConfig, make_network
+from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
 from roundelay_speech.models import frames as drawing
 from roundelay_speech.models.frames import OrderName
 from roundelay_speech.models.labelled import LabelledRuns
@@ -54,6 +54,10 @@ MODELS: dict[str, tuple[ModelConfig, int]] = {
     "dnn": (DnnConfig(), 256),
     "blstm": (BlstmConfig(), 2048),
     "blstm-21": (BlstmConfig(chunk=21, context=0), 2048),
+    "dnn-published": (DnnConfig.published(), 256),
+    "cldnn": (CldnnConfig(), 2000),
+    "cldnn-published": (CldnnConfig.published(), 2000),
+    "conformer": (ConformerConfig(), 2048),
 }
 """Configuration, and frames of a minibatch."""
 RUNS = tuple(field.name for field in fields(LabelledRuns))
@@ -154,7 +158,7 @@ def at_scale(hours: list[float], models: list[str], order: OrderName, times: int
     """Prints a line for each; True if all is as it is allowed."""
     print(f"order {order}; allowed: {ALLOWED_MB:.0f} MB, {ALLOWED_START:g} s, {ALLOWED_WAIT:.0%}")
     print(
-        f"{'hours':>8} {'model':10}{'MB':>8}{'mapped':>8}{'start, s':>10}{'data, ms':>10}{'gradient':>10}{'waits':>8}"
+        f"{'hours':>8} {'model':16}{'MB':>8}{'mapped':>8}{'start, s':>10}{'data, ms':>10}{'gradient':>10}{'waits':>8}"
     )
     well, base = True, {}
     for some in [TINY_HOURS, *hours]:
@@ -169,7 +173,7 @@ def at_scale(hours: list[float], models: list[str], order: OrderName, times: int
                 holds = more <= ALLOWED_MB and found.start <= ALLOWED_START and waits <= ALLOWED_WAIT
                 well &= holds
                 print(
-                    f"{some:8,.0f} {model:10}{more:8.0f}{found.mapped:8.0f}{found.start:10.2f}{1e3 * found.wait:10.2f}"
+                    f"{some:8,.0f} {model:16}{more:8.0f}{found.mapped:8.0f}{found.start:10.2f}{1e3 * found.wait:10.2f}"
                     f"{1e3 * found.gradient:10.1f}{waits:8.2%}  {'holds' if holds else 'DOES NOT HOLD'}",
                     flush=True,
                 )
@@ -268,7 +272,7 @@ def from_disk(gigabytes: float, host: Host) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hours", type=float, nargs="+", default=[100.0, 1000.0, 10_000.0])
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS))
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=list(MODELS)[:3])
     parser.add_argument("--order", choices=get_args(OrderName), default="blocks")
     parser.add_argument("--times", type=int, default=5, help="gradients")
     parser.add_argument("--cold", type=float, metavar="GB", help="measure reading a real file of this size, here")

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import data_wait
+import data_scale
 import numpy as np
 import torch
 from gpu_workloads import MOMENTUM, RATE, WORKLOADS, Repeated, checked_device, described, finish
@@ -209,11 +209,11 @@ def waits(device: torch.device, hours: float, steps: int, small: bool) -> dict[s
     found = {}
     print(f"{'model':24}{'frames':>8}{'step, ms':>10}{'there already, ms':>19}{'waits':>8}   (allowed: 2%)")
     with tempfile.TemporaryDirectory() as folder:
-        some = data_wait.store(Path(folder), hours)
-        for name, config, minibatch in data_wait.MODELS[: 1 if small else None]:
-            labels = np.random.default_rng(1).integers(0, data_wait.STATES, len(some.array)).astype(np.int32)
-            network = make_network(config, data_wait.FILTERS, data_wait.STATES)
-            examples = network.examples(some, labels, {"train": list(some.utterance_ids)})
+        data_scale.make_corpus(Path(folder), hours, filled=True)
+        store, labels, runs = data_scale.open_corpus(Path(folder))
+        for name, (config, minibatch) in list(data_scale.MODELS.items())[: 1 if small else None]:
+            network = make_network(config, data_scale.FILTERS, data_scale.STATES)
+            examples = network.examples(store, labels, {"train": runs}, "shuffle")
             learner = ModuleLearner(network, examples, autocast=True, device=device)
             plan = EpochPlan(0, learner.examples, minibatch, 1, 0)
             x = learner.initial().to(device)

@@ -1,4 +1,4 @@
-"""Networks and minibatches of the benchmarks on GPUs (gpu.py, gpu_profile.py), each ready on its device."""
+"""Networks and minibatches of benchmarks (talk.py, two_hosts.py, gpu.py, gpu_profile.py), each ready on its device."""
 
 import os
 import time
@@ -127,15 +127,16 @@ class TimedLearner(ModuleLearner):
 
 @dataclass(frozen=True)
 class Speed(Task):
-    """A workload by name, in bfloat16."""
+    """A workload by name, in bfloat16 unless that is not wanted."""
 
     name: str
     device: str
     notes: Path
+    bf16: bool = True
 
     def build(self) -> Learner:
         device, workload = torch.device(self.device), WORKLOADS[self.name]
-        learner = TimedLearner(workload.network(), Repeated(workload, device), autocast=True, device=device)
+        learner = TimedLearner(workload.network(), Repeated(workload, device), autocast=self.bf16, device=device)
         learner.notes = self.notes
         return learner
 

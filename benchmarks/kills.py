@@ -44,15 +44,8 @@ from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
 from roundelay.strategies import make_strategy
 
-STRATEGIES = (
-    "asgd",
-    "easgd",
-    "adpsgd:random-ring",
-    "adpsgd:fixed-ring",
-    "adpsgd:random",
-    "adpsgd:exponential",
-    "hadpsgd",
-)
+NAMES = "asgd easgd adpsgd:random-ring adpsgd:fixed-ring adpsgd:random adpsgd:exponential hadpsgd"
+STRATEGIES = NAMES.split()
 FRAMES = 8  # a minibatch
 SLEEP = 0.004  # a gradient, at least
 PATIENCE = 60.0

@@ -25,19 +25,11 @@ from roundelay.runtime.sim.cost import CostModel
 from roundelay.simulation.timing import time_strategy
 from roundelay.strategies import make_strategy
 
-STRATEGIES = (
-    "ssgd",
-    "bsp",
-    "bmuf,period=20",
-    "asgd,period=5",
-    "easgd,period=4",
-    "dpsgd",
-    "adpsgd:fixed-ring",
-    "adpsgd:random-ring",
-    "adpsgd:exponential",
-    "delay-by-one",
-    "hadpsgd,node_size=8",
-)
+NAMES = """
+ssgd bsp bmuf,period=20 asgd,period=5 easgd,period=4 dpsgd adpsgd:fixed-ring adpsgd:random-ring
+adpsgd:exponential delay-by-one hadpsgd,node_size=8
+"""
+STRATEGIES = NAMES.split()
 FRAMES = 32
 
 

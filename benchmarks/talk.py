@@ -23,100 +23,42 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from gpu_workloads import RATE, WORKLOADS, Batch, Speed
+from torch import nn
 
 from roundelay.algorithms.local_update import Sgd
 from roundelay.core.effects import Draw, Grad
 from roundelay.core.epochs import EpochPlan
-from roundelay.core.state import Me, Minibatch, Statistics
-from roundelay.learner.base import Learner, Task
-from roundelay.learner.module import ModuleLearner
-from roundelay.learner.objectives import Inputs
+from roundelay.core.state import Me
 from roundelay.runtime.base import Cluster, SegmentPlan, Straggler
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.strategies import make_strategy, parse_strategy
 from roundelay.strategies.base import Strategy, Traits
 
-INPUTS, STATES, BATCH, RATE, SLOWER = 1320, 5723, 256, 0.01, 10
+BATCH, SLOWER = WORKLOADS["dnn"].examples, 10
 WARM_UP = 3
-OURS = (
-    "never-talk",
-    "ssgd",
-    "bsp",
-    "bmuf",
-    "slowmo",
-    "diloco",
-    "asgd",
-    "easgd",
-    "easgd-sync",
-    "dpsgd",
-    "dpsgd,order=consensus",
-    "gossip-pga",
-    "adpsgd:random-ring",
-    "adpsgd:random-ring+record",
-    "adpsgd:fixed-ring",
-    "hadpsgd,node_size=1",
-    "delay-by-one",
-    "delayed-gradient",
-)
+NAMES = """
+never-talk ssgd bsp bmuf slowmo diloco asgd easgd easgd-sync dpsgd dpsgd,order=consensus gossip-pga
+adpsgd:random-ring adpsgd:random-ring+record adpsgd:fixed-ring hadpsgd,node_size=1 delay-by-one delayed-gradient
+"""
+OURS = NAMES.split()
 RIVALS = ("alone", "ddp", "decent-dp")
 
 
-def network() -> nn.Sequential:
+def network() -> nn.Module:
     """12,466,779 parameters."""
-    torch.manual_seed(0)
-    layers: list[nn.Module] = [nn.Linear(INPUTS, 1024), nn.ReLU()]
-    for _ in range(5):
-        layers += [nn.Linear(1024, 1024), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(1024, STATES))
+    return WORKLOADS["dnn"].network()
 
 
-class RandomFrames:
+def random_frames() -> Batch:
     """The same random minibatch for ever: the benchmark is not about reading data."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(1)
-        self._x = torch.randn(BATCH, INPUTS, generator=generator)
-        self._y = torch.randint(0, STATES, (BATCH,), generator=generator)
-
-    def count(self, split: str) -> int:
-        return 10**9
-
-    def batch(self, split: str, numbers: NDArray[np.int64]) -> tuple[Inputs, Tensor]:
-        return (self._x[: len(numbers)],), self._y[: len(numbers)]
-
-    def in_order(self, split: str, size: int) -> Iterator[tuple[Inputs, Tensor]]:
-        yield (self._x,), self._y
-
-
-class TimedLearner(ModuleLearner):
-    """Notes when each gradient begins, in a file of this process's own, so that every learner's speed is its own."""
-
-    def __init__(self, bf16: bool, notes: Path) -> None:
-        super().__init__(network(), RandomFrames(), bf16)
-        self._notes = notes / str(os.getpid())
-
-    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **how: Any) -> Statistics:
-        with open(self._notes, "a") as file:
-            file.write(f"{time.monotonic()}\n")
-        return super().gradient(x, batch, plan, out, **how)
-
-
-@dataclass(frozen=True)
-class Speed(Task):
-    bf16: bool
-    notes: Path
-
-    def build(self) -> Learner:
-        return TimedLearner(self.bf16, self.notes)
+    return WORKLOADS["dnn"].batch()
 
 
 @dataclass(frozen=True)
@@ -137,7 +79,8 @@ def roundelay(name: str, steps: int, bf16: bool, slow: bool) -> list[float]:
     strategy = NeverTalk() if name == "never-talk" else make_strategy(*parse_strategy(name))
     stragglers = (Straggler(1, factor=SLOWER),) if slow else ()
     with tempfile.TemporaryDirectory() as notes, tempfile.TemporaryDirectory() as trace:
-        cluster = Cluster(strategy, Speed(bf16, Path(notes)), Sgd(), 2, stragglers=stragglers)
+        task = Speed("dnn", "cpu", Path(notes), bf16)
+        cluster = Cluster(strategy, task, Sgd(), 2, stragglers=stragglers)
         with ProcsRuntime(cluster, threads=1, trace=Path(trace) if record else None) as runtime:
             runtime.segment(SegmentPlan(_plan(WARM_UP + steps), RATE))
             processes = runtime.process_ids()
@@ -176,7 +119,7 @@ def torch_learner(mode: str, rank: int, port: int, steps: int, bf16: bool, slow:
         if mode == "ddp":
             module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
         optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    (x,), y = RandomFrames().batch("train", np.arange(BATCH))
+    (x,), y = random_frames()
     started = 0.0
     for step in range(-WARM_UP, steps):
         if step == 0:

@@ -70,7 +70,7 @@ def ours(options: argparse.Namespace) -> None:
     assert place is not None
     strategy = talk.NeverTalk() if way.name == "never-talk" else make_strategy(*parse_strategy(way.name))
     slow = (Straggler(place.learners - 1, factor=SLOWER),) if options.slow else ()
-    task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed(options.bf16, notes)
+    task: Any = Asleep(parameters=1_000_000) if options.sleeping else talk.Speed("dnn", "cpu", notes, options.bf16)
     cluster = Cluster(strategy, task, Sgd(), place.learners, stragglers=slow)
     terms = HostTerms(threads=1, wire=way.wire, fragments=way.fragments, encrypt=way.encrypts)
     if way.share is not None:
@@ -94,7 +94,6 @@ def ours(options: argparse.Namespace) -> None:
 
 def rival(options: argparse.Namespace) -> None:
     """Plain torch, DistributedDataParallel, Decent-DP: one learner a host."""
-    import numpy as np
     import talk
     import torch
     import torch.distributed as dist
@@ -117,7 +116,7 @@ def rival(options: argparse.Namespace) -> None:
         if options.on_host == "ddp":
             module = nn.parallel.DistributedDataParallel(module, gradient_as_bucket_view=True)
         optimizer = torch.optim.SGD(module.parameters(), lr=talk.RATE)
-    (x,), y = talk.RandomFrames().batch("train", np.arange(talk.BATCH))
+    (x,), y = talk.random_frames()
     started = 0.0
     for step in range(-1 if options.steps <= SLOW_STEPS else -talk.WARM_UP, options.steps):
         if step == 0:

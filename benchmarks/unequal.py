@@ -22,6 +22,7 @@ import gzip
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +30,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from two_hosts_tasks import TextTask
 
 from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
 from roundelay.core.epochs import EpochPlan
+from roundelay.core.flat import bind, flatten, parameter_count
 from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Minibatch, Statistics
 from roundelay.learner.base import Learner, Task
@@ -62,6 +66,8 @@ GPU_LINKS = VirtualLinks(VirtualLink(5e-6, 25e9), VirtualLink(5e-6, 12.5e9, shar
 GPU_BYTES = 4 * 43_154_944
 """Of `--gpu-hosts`: hosts of four V100 and one port of 100 Gbit/s, a network of 43 million parameters, as in
 src/roundelay/simulation/ibm.yaml; a minibatch takes 0.12 s there, and GRADIENT_SECONDS here."""
+ROWS, WIDTH, LAYERS, CONTEXT = 8, 48, 2, 48
+"""Of the transformer of `--task characters`: sequences of a minibatch, width, layers, characters."""
 SHARES = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """Of the time of one alone, that a team is given where rates fall."""
 
@@ -128,6 +134,53 @@ class Hashed(ModuleLearner):
         return np.random.default_rng((plan.seed, batch.index)).integers(0, 1 << 40, batch.frames)
 
 
+@cache
+def text_task(path: Path) -> TextTask:
+    """Return the text, cut for this model."""
+    return TextTask(path, WIDTH, LAYERS, CONTEXT, ROWS, judged=256)
+
+
+@dataclass(frozen=True)
+class Sequences(Task):
+    """The character model on minibatches that are drawn by seed and number."""
+
+    path: Path
+    seed: int
+    examples: int
+
+    def build(self) -> Learner:
+        return CharacterLearner(self)
+
+
+class CharacterLearner(Learner):
+    """Gradients of the model, whose weights are drawn by the seed."""
+
+    def __init__(self, task: Sequences) -> None:
+        self._text, self._seed, self.examples = text_task(task.path), task.seed, task.examples
+        self._network = self._text.network()
+        torch.manual_seed(task.seed)
+        for part in self._network.modules():
+            if isinstance(part, nn.Linear | nn.Embedding):
+                part.reset_parameters()
+        self.parameters = parameter_count(self._network)
+        self._initial = flatten(self._network)
+
+    def initial(self) -> Tensor:
+        return self._initial.clone()
+
+    def gradient(self, x: Tensor, batch: Minibatch, plan: EpochPlan, out: Tensor, **_: object) -> Statistics:
+        bind(self._network, x)
+        (rows,), targets = self._text.minibatch(np.random.default_rng([self._seed, batch.index]))
+        loss = cross_entropy(self._network(rows).flatten(0, -2), targets.flatten())
+        found = torch.autograd.grad(loss, list(self._network.parameters()))
+        torch.cat([one.reshape(-1) for one in found], out=out)
+        return Statistics(batch.frames, float(loss.detach()) * batch.frames)
+
+    def evaluate(self, x: Tensor, split: str) -> Statistics:
+        bind(self._network, x)
+        return Statistics(1, self._text.judge(self._network))
+
+
 def character_network(characters: int) -> nn.Module:
     torch.manual_seed(0)
     width = 16 * Characters.CONTEXT
@@ -160,11 +213,9 @@ def problem(options: argparse.Namespace) -> Problem:
     adam = TorchOptimizer("adamw") if options.momentum is None else rule
     rates = [1e-3 * 2 ** (n / 2) for n in range(12)]
     if options.task == "characters":
-        from learners_rate import ROWS, CharacterLearner
-        from learners_rate import Characters as Rows
 
         def made(seed: int) -> Learner:
-            return CharacterLearner(Rows(options.text, seed, 1 << 30))
+            return CharacterLearner(Sequences(options.text, seed, 1 << 30))
 
         return Problem(made, adam, ROWS, options.loss or 2.12, rates, 600, 25)
     examples = Characters(options.text)

@@ -90,13 +90,6 @@ def test_few_learners_on_processes_come_to_what_the_simulator_says(folders: Clai
     assert found.definition != simulated.definition
 
 
-def test_an_interrupt_leaves_the_rest_for_the_next_call(folders: ClaimFolders) -> None:
-    interrupt = Interrupt()
-    interrupt.asked = True
-    assert run_claim(read_claim("small", CLAIM), folders, quietly(interrupt)) is None
-    assert not (folders.out / "small" / "evidence.json").exists()
-
-
 def test_trainings_that_fail_are_named(folders: ClaimFolders) -> None:
     impossible = CLAIM.replace("training.minibatch=256", "training.minibatch=100000000")
     with pytest.raises(UserError, match="trainings failed"):

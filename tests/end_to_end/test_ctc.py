@@ -12,16 +12,7 @@ from roundelay_speech.audio.reading import audio_path, read_audio
 from roundelay_speech.packed.model import load_model as load_packed
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.trained import load_model
-from support.beeps import RECIPE, WORDS
-
-UNALIGNED = {
-    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
-    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
-    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
-    "optimizer": {"name": "adam"},
-    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
-    "decode": {"graph": "ctc", "workers": 1, "scales": [0.5, 1]},
-}
+from support.beeps import UNALIGNED, WORDS
 
 
 @pytest.fixture(scope="module")
@@ -99,12 +90,6 @@ def test_words_that_units_spell(
     assert {"SO", "NEY"} <= set(load_packed(tmp_path / "more").lexicon.words)
 
 
-def test_models_decoded_together(exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["decode", str(exp), "--with", str(exp), "--out", str(tmp_path), "--set", "decode.scale=1"]
-    assert main(arguments) == 0
-    assert "WER" in capsys.readouterr().out
-
-
 def test_utterances_too_short_for_their_units_are_named(
     exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,36 +101,25 @@ def test_utterances_too_short_for_their_units_are_named(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "arguments", "message"),
     [
-        (["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
-        (["model={name: dnn}"], "whole utterances"),
-        (["training.objective=cross-entropy"], "model.subsampling is 3"),
-        (["training.objective=cross-entropy", "model.subsampling=1"], "has no alignment"),
-        (["units=words"], "units.name is 'words'"),
+        ("train", ["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
+        ("train", ["model={name: dnn}"], "whole utterances"),
+        ("train", ["training.objective=cross-entropy"], "model.subsampling is 3"),
+        ("train", ["training.objective=cross-entropy", "model.subsampling=1"], "has no alignment"),
+        ("train", ["units=words"], "units.name is 'words'"),
+        ("decode", ["decode.graph=hmm"], "Give decode.graph=ctc"),
+        ("decode", ["decode.ctm=true"], "decode.ctm"),
+        ("decode", ["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
+        ("decode", ["decode.graph={name: ctc, search: greedy}"], "spell none"),
+        ("decode", ["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
     ],
 )
-def test_what_cannot_be_trained(
-    arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_what_cannot_be(
+    command: str, arguments: list[str], message: str, exp: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["train", str(exp.parent / "recipe.yaml"), *arguments, "--exp", str(tmp_path / "exp")]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["decode.graph=hmm"], "Give decode.graph=ctc"),
-        (["decode.ctm=true"], "decode.ctm"),
-        (["decode.graph={name: ctc, blank_costs: [0, 1]}", "decode.scale=1"], "give decode.graph.blank_cost"),
-        (["decode.graph={name: ctc, search: greedy}"], "spell none"),
-        (["decode.graph={name: ctc, search: greedy}", "decode.nbest=3"], "decode.nbest"),
-    ],
-)
-def test_what_cannot_be_decoded(
-    arguments: list[str], message: str, exp: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["decode", str(exp), "--set", *arguments]) == 2
+    train = [str(exp.parent / "recipe.yaml"), "--exp", str(tmp_path / "exp")]
+    assert main([command, *(train if command == "train" else [str(exp), "--set"]), *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 

@@ -19,19 +19,8 @@ from roundelay_speech.packed.folder import read_packed, write_packed
 from roundelay_speech.packed.model import load_model
 from support import beeps
 
-QUICK = ["training.runtime=sim", "schedule.max_epochs=3"]
 PITCH = 1.3
 """The voice of these tests: all chords so much higher."""
-
-
-@pytest.fixture(scope="module")
-def packed(folder: Path) -> Path:
-    """A packed model of the corpus."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", "recipe.yaml", "--exp", "exp/finetuned", *QUICK]) == 0
-        assert main(["pack", "exp/finetuned", "--out", "exp/finetuned-model"]) == 0
-    return folder / "exp/finetuned-model"
 
 
 @pytest.fixture(autouse=True)

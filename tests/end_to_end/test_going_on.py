@@ -1,6 +1,5 @@
 """Going on with a run: after a death, with another number of learners, or only if there is something to go on with."""
 
-import dataclasses
 import os
 import signal
 from collections.abc import Callable
@@ -41,7 +40,7 @@ from roundelay.training import train
 from roundelay_speech.acoustic import _on_death
 from support.clusters import MANY, MINIBATCH, make_strategy, one_of_each
 from support.fatal import Fatal
-from support.runs import comparable, job
+from support.runs import comparable, cut, job
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
 SILENT_TASK = replace(TASK, noise=0.0)
@@ -50,23 +49,6 @@ SILENT_TASK = replace(TASK, noise=0.0)
 
 def run(job_: Job, exp: Path, *, resume_only: bool = False) -> Results | None:
     return train(job_, exp, Silent(), Interrupt(), resume_only=resume_only)
-
-
-def cut(patch: pytest.MonkeyPatch, segment: int, rounds: int) -> None:
-    """Stop in the middle of the simulator's segment number `segment`."""
-    original: Callable[..., Outcome] = SimRuntime.segment
-    left = segment
-
-    def stopped(self: SimRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
-        nonlocal left
-        left -= 1
-        if left:
-            return original(self, plan, watch)
-        last = plan.first_round + rounds
-        outcome = original(self, dataclasses.replace(plan, last_round=last), watch)
-        return dataclasses.replace(outcome, finished=False)
-
-    patch.setattr(SimRuntime, "segment", stopped)
 
 
 # Another number of learners -------------------------------------------------------------------------------------------

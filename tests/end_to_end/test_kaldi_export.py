@@ -22,18 +22,13 @@ from roundelay_speech.search.beam import search
 from support.nnet3 import AcousticModel, read_model
 
 Float32 = npt.NDArray[np.float32]
-QUICK = ["training.runtime=sim", "schedule.max_epochs=2"]
 
 
 @pytest.fixture(scope="module")
-def written(folder: Path) -> Path:
-    """The folder for Kaldi of a packed run; the model lies beside it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", "recipe.yaml", "--exp", "exp/kaldi/run", *QUICK]) == 0
-        assert main(["pack", "exp/kaldi/run", "--out", "exp/kaldi/model"]) == 0
-        assert main(["export", "kaldi", "exp/kaldi/model", "--out", "exp/kaldi/out"]) == 0
-    return folder / "exp/kaldi/out"
+def written(packed: Path) -> Path:
+    """The folder for Kaldi of a packed model, which lies beside it, as its run does."""
+    assert main(["export", "kaldi", str(packed), "--out", str(packed.parent / "kaldi")]) == 0
+    return packed.parent / "kaldi"
 
 
 def scores_and_words(model: Model, folder: Path) -> dict[str, tuple[Float32, tuple[str, ...]]]:
@@ -139,7 +134,7 @@ def test_vosk_finds_the_words(folder: Path, written: Path) -> None:
 
 
 def test_runs_and_other_units_are_refused(folder: Path, written: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    export = ["export", "kaldi", str(written.parent / "run"), "--out", str(written.parent / "none")]
+    export = ["export", "kaldi", str(written.parent / "one"), "--out", str(written.parent / "none")]
     assert main(export) == 2
     assert "not a packed model. Pack it first: roundelay pack" in capsys.readouterr().err
     assert main(["export", "kaldi", str(written.parent / "model"), "--features", *export[3:]]) == 2

@@ -1,6 +1,8 @@
 """`roundelay checkpoints` and `roundelay verify`: what they say of whole and of damaged files."""
 
 import json
+import shutil
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,18 @@ import pytest
 from roundelay.cli import main
 
 
-@pytest.fixture
-def trained(inside: Path, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Path:
     """A run of two epochs."""
-    exp = tmp_path / "exp"
-    assert main(["train", "recipe.yaml", "--exp", str(exp), "--runtime", "sim", "schedule.max_epochs=2"]) == 0
-    return exp
+    with chdir(folder):
+        assert main(["train", "recipe.yaml", "--exp", "exp/kept", "--runtime", "sim", "schedule.max_epochs=2"]) == 0
+    return folder / "exp/kept"
+
+
+@pytest.fixture
+def trained(run: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return shutil.copytree(run, tmp_path / "exp")
 
 
 def flip(path: Path) -> None:

@@ -13,34 +13,14 @@ from roundelay_speech.corpus.download import Remote
 from roundelay_speech.corpus.readers import librispeech as librispeech_reader
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.recipes.recipe import load_recipe
+from support.beeps import RECIPE
 from support.corpora import kaldi_corpus
 from support.named_corpora import CMU_STYLE, librispeech, switchboard
 from support.odd_server import odd_server, ranged, refusing, truncated, whole
 
-SMALL = [
-    "training.runtime=sim",
-    "align.tied_states=40",
-    "align.mono_gaussians=60",
-    "align.mono_passes=6",
-    "align.mono_realign=[1,2,3,4]",
-    "align.tri_gaussians=60",
-    "align.tri_passes=3",
-    "align.tri_realign=[1]",
-    "align.settle=1",
-    "align.workers=1",
-    "model.layers=1",
-    "model.width=64",
-    "model.context=3",
-    "training.minibatch=64",
-    "training.precision=fp32",
-    "schedule.learning_rate=0.05",
-    "schedule.max_epochs=3",
-    "decode.workers=1",
-    "decode.scales=[0.2]",
-    "decode.order=2",
-]
-
-
+SECTIONS = ("align", "model", "training", "schedule", "decode")
+SMALL = ["training.runtime=sim", "decode.order=2"]
+SMALL += [f"{of}.{key}={value}" for of in SECTIONS for key, value in RECIPE[of].items()]  # type: ignore[attr-defined]
 ANOTHER = ("model.", "training.minibatch=", "schedule.")
 SMALL_BLSTM = [
     *(text for text in SMALL if not text.startswith(ANOTHER)),

@@ -28,16 +28,8 @@ def test_the_next_network_learns_from_it(trained: Path, inside: Path, capsys: py
     assert after.summary.made_by.startswith("net0 (")
     assert "net1 (" in after.summary.made_by
     assert 0 < float((after.pdf != before.pdf).mean()) < 0.5
-    run = [
-        "train",
-        "recipe.yaml",
-        "alignment=again",
-        "--exp",
-        "second",
-        "training.runtime=sim",
-        "schedule.max_epochs=2",
-    ]
-    assert main(run) == 0
+    run = ["train", "recipe.yaml", "alignment=again", "--exp", "second", "training.runtime=sim"]
+    assert main([*run, "schedule.max_epochs=2"]) == 0
     assert main(["decode", "second"]) == 0
     assert json.loads(Path("second/results.json").read_text())["wer"]["test"]["wer"] <= 10
 

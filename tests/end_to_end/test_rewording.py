@@ -13,18 +13,6 @@ from roundelay_speech.packed.model import Model, load_model
 from roundelay_speech.packed.rewording import with_unigrams
 from support import beeps
 
-QUICK = ["training.runtime=sim", "schedule.max_epochs=3"]
-
-
-@pytest.fixture(scope="module")
-def packed(folder: Path) -> Path:
-    """A packed model of the corpus."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", "recipe.yaml", "--exp", "exp/reworded", *QUICK]) == 0
-        assert main(["pack", "exp/reworded", "--out", "exp/reworded-model"]) == 0
-    return folder / "exp/reworded-model"
-
 
 def heard(model: Model, *sentences: list[str]) -> list[str]:
     """Words that the model finds in the sentences of one speaker."""

@@ -16,16 +16,8 @@ from roundelay_speech.features.store import SpeakerStats
 from roundelay_speech.packed.model import load_model as load_packed
 from roundelay_speech.prepared import load_corpus
 from roundelay_speech.trained import load_model
-from support.beeps import RECIPE
+from support.beeps import RECIPE, UNALIGNED
 
-UNALIGNED = {
-    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
-    "units": "characters",
-    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
-    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
-    "optimizer": {"name": "adam"},
-    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
-}
 SECONDS_PER_ROW = 0.03
 LOUD = 1000  # sherpa-onnx dithers with 1/32768, whatever its option says; what is normalised may be as loud as you like
 # Alignment, training and export take some 25 s of a processor in all. Where many share it that was up to 240 s, and the
@@ -38,7 +30,8 @@ def exported(folder: Path, tmp_path: Path) -> Path:
     """A model of characters, as sherpa-onnx takes it; the run lies beside it."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason="ONNX is an extra: pip install 'roundelay[export]'")
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**UNALIGNED, "corpus": str(folder / "data")}))
+    recipe = {**UNALIGNED, "corpus": str(folder / "data"), "units": "characters", "decode": RECIPE["decode"]}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
     assert main(["train", str(tmp_path / "recipe.yaml"), "--exp", str(tmp_path / "exp")]) == 0
     assert main(["pack", str(tmp_path / "exp"), "--out", str(tmp_path / "model"), "--set", "decode.graph=ctc"]) == 0
     assert main(["export", "sherpa", str(tmp_path / "model"), "--out", str(tmp_path / "out")]) == 0

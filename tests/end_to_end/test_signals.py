@@ -100,19 +100,8 @@ def test_a_signal_on_any_host_ends_the_run_on_all_with_its_status(which: int, in
 @pytest.mark.timeout(240)
 def test_a_signal_to_torchrun_ends_its_run_with_a_checkpoint(inside: Path) -> None:
     exp = inside / "exp-torchrun-signal"
-    node = start(
-        [
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            "2",
-            "-m",
-            "roundelay.cli",
-            "train",
-            "recipe.yaml",
-            *options(exp, "adpsgd", 2),
-        ]
-    )
+    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "roundelay.cli"]
+    node = start([*launch, "train", "recipe.yaml", *options(exp, "adpsgd", 2)])
     try:
         wait_for(exp / "checkpoints" / "epoch-0001.json", [node])
         node.send_signal(signal.SIGTERM)

@@ -1,6 +1,5 @@
 """Runs that start from another model: from a run's, from a checkpoint, from a first phase that runs share."""
 
-import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,13 @@ from roundelay.core.flat import flatten
 from roundelay.core.progress import Silent
 from roundelay.core.records import Evaluation, Results, RunStarted, of_kind, read_events
 from roundelay.job import Interrupt
-from roundelay.runtime.base import Outcome, SegmentPlan, Watch
-from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.training import train
 from roundelay_speech.acoustic import make_job
 from roundelay_speech.recipes.recipe import Recipe, load_recipe
 from roundelay_speech.starting import first_phase
 from roundelay_speech.trained import load_model
 from support.beeps import prepare_beeps
+from support.runs import cut
 
 EPOCH = ["training.runtime=sim", "schedule.max_epochs=1", "model.dropout=0.0"]
 
@@ -92,26 +90,12 @@ def test_a_checkpoint_is_the_model_that_was_evaluated_there(source: Path, inside
     assert evaluations(Path("from-best"))[0] == pytest.approx(min(losses))
 
 
-def stopped_in(patch: pytest.MonkeyPatch, segment: int) -> None:
-    """Stop the simulator's segment number `segment` in its middle."""
-    original, left = SimRuntime.segment, [segment]
-
-    def stopped(self: SimRuntime, plan: SegmentPlan, watch: Watch) -> Outcome:
-        left[0] -= 1
-        if left[0]:
-            return original(self, plan, watch)
-        outcome = original(self, dataclasses.replace(plan, last_round=plan.first_round + 5), watch)
-        return dataclasses.replace(outcome, finished=False)
-
-    patch.setattr(SimRuntime, "segment", stopped)
-
-
 def test_whoever_goes_on_does_not_look_at_the_source_again(
     source: Path, inside: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(source, "passing")
     with monkeypatch.context() as patch:
-        stopped_in(patch, 1)
+        cut(patch, segment=1, rounds=5)
         assert trained("going", "init.model=passing") is None
     shutil.rmtree("passing")
     results = trained("going", "init.model=passing")
@@ -141,7 +125,7 @@ def test_runs_of_a_comparison_share_a_first_phase(inside: Path) -> None:
 
 def test_a_first_phase_that_was_stopped_is_gone_on_with(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        stopped_in(patch, 1)
+        cut(patch, segment=1, rounds=5)
         assert trained("li/stopped-in-its-first-phase", "init.first.epochs=1", "training.seed=7") is None
     assert trained("li/stopped-in-its-first-phase", "init.first.epochs=1", "training.seed=7") is not None
     (phase,) = [p for p in Path("li/first").iterdir() if "seed: 7" in (p / "recipe.yaml").read_text()]

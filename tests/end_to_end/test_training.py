@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,41 +31,20 @@ from roundelay.core.records import (
 from roundelay.job import Interrupt, Job
 from roundelay.learner.quadratic import Quadratic
 from roundelay.run_directory import alone
-from roundelay.runtime.base import Glance, Outcome, Runtime, SegmentPlan, Straggler, Watch
+from roundelay.runtime.base import Glance, Outcome, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
 from roundelay.training import train
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, one_of_each
-from support.runs import comparable, job
+from support.runs import StopAt, comparable, cut, job
+from support.said import Said
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
 
 
 def run(job_: Job, exp: Path) -> Results | None:
     return train(job_, exp, Silent(), Interrupt())
-
-
-class Stop:
-    """Asks to stop in the middle of segment number `segment`, by the clock of the data, not of the wall."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, segment: int, rounds: int) -> None:
-        self.countdown, self.rounds = segment, rounds
-        self.patch = monkeypatch
-
-    def __call__(self, runtime: type[Runtime]) -> None:
-        original: Callable[..., Outcome] = runtime.segment
-        stop = self
-
-        def cut(self: Runtime, plan: SegmentPlan, watch: Watch) -> Outcome:
-            stop.countdown -= 1
-            if stop.countdown:
-                return original(self, plan, watch)
-            last = plan.first_round + stop.rounds
-            outcome = original(self, dataclasses.replace(plan, last_round=last), watch)
-            return Outcome(outcome.counts, outcome.next, False, outcome.wall_seconds, outcome.virtual_seconds)
-
-        self.patch.setattr(runtime, "segment", cut)
 
 
 @pytest.mark.parametrize("name", ["sgd", "delayed-gradient", *one_of_each(ASYNCHRONOUS)])
@@ -76,32 +54,25 @@ def test_an_interrupted_run_goes_on_to_the_very_same_end(
     whole = run(job(name, TASK), tmp_path / "whole")
     with monkeypatch.context() as patch:
         rounds = job(name, TASK).cluster.stop_round(7)
-        Stop(patch, segment=3, rounds=rounds)(SimRuntime)
+        cut(patch, segment=3, rounds=rounds)
         assert run(job(name, TASK), tmp_path / "cut") is None
-    cut = run(job(name, TASK), tmp_path / "cut")
+    again = run(job(name, TASK), tmp_path / "cut")
     events = read_events(tmp_path / "cut" / "events.jsonl")
     assert [r.resumed for r in of_kind(events, RunStarted)] == [False, True]
     assert of_kind(events, Interrupted)[0].frames == (2 * 20 + rounds) * MINIBATCH
-    assert comparable(cut)["frames_seen"] == comparable(whole)["frames_seen"] == 4 * TASK.examples
+    assert comparable(again)["frames_seen"] == comparable(whole)["frames_seen"] == 4 * TASK.examples
     if name in SYNCHRONOUS:
-        assert comparable(cut)["frame_cross_entropy"] == comparable(whole)["frame_cross_entropy"]
+        assert comparable(again)["frame_cross_entropy"] == comparable(whole)["frame_cross_entropy"]
         ends = [load_file(tmp_path / exp / "model.safetensors")["x"] for exp in ("whole", "cut")]
         assert torch.equal(*ends)
     else:  # stopping is a barrier, which asynchronous learners would not have met
-        assert comparable(cut)["frame_cross_entropy"]["dev"] == pytest.approx(
+        assert comparable(again)["frame_cross_entropy"]["dev"] == pytest.approx(
             comparable(whole)["frame_cross_entropy"]["dev"], rel=0.5
         )
 
 
 def test_a_run_says_at_which_rate_its_learners_train_and_what_that_gained(tmp_path: Path) -> None:
-    class Heard(Silent):
-        lines: list[str]
-
-        def start(self, what: str, total: int | None = None) -> None:
-            self.lines.append(what)
-
-    heard = Heard()
-    heard.lines = []
+    heard = Said()
     plain = job("adpsgd", Quadratic(50, examples=80 * MINIBATCH, noise=20.0), learners=2)
     cluster = dataclasses.replace(plain.cluster, shared_minibatch=False, rate="gain")
     results = train(dataclasses.replace(plain, cluster=cluster), tmp_path, heard, Interrupt())
@@ -152,7 +123,8 @@ def test_state_of_any_optimizer_and_a_warm_up_survive_an_interruption(
 
     run(make(), tmp_path / "whole")
     with monkeypatch.context() as patch:
-        Stop(patch, segment=3, rounds=make().cluster.stop_round(7))(SimRuntime if runtime == "sim" else ProcsRuntime)
+        rounds, of = make().cluster.stop_round(7), SimRuntime if runtime == "sim" else ProcsRuntime
+        cut(patch, segment=3, rounds=rounds, runtime=of)
         assert run(make(), tmp_path / "cut") is None
     run(make(), tmp_path / "cut")
     ends = [load_checkpoint(tmp_path / exp / "checkpoints" / "epoch-0004.json").state for exp in ("whole", "cut")]
@@ -168,7 +140,7 @@ def test_state_of_any_optimizer_and_a_warm_up_survive_an_interruption(
 def test_a_directory_of_an_earlier_version_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Options that did not exist then have their defaults; those that did are still compared."""
     with monkeypatch.context() as patch:
-        Stop(patch, segment=2, rounds=3)(SimRuntime)
+        cut(patch, segment=2, rounds=3)
         assert run(job("ssgd", TASK), tmp_path / "exp") is None
     newer = job("ssgd", TASK, extra={"optimizer": {"name": "sgd"}})
     with pytest.raises(UserError, match="optimizer was None, now"):
@@ -199,8 +171,8 @@ def test_a_killed_run_repeats_the_epoch_it_was_in_and_nothing_else(
         with pytest.raises(KeyboardInterrupt):
             run(job("adpsgd", TASK), tmp_path / "cut")
     assert len(of_kind(read_events(tmp_path / "cut" / "events.jsonl"), Segment)) == 3
-    cut = run(job("adpsgd", TASK), tmp_path / "cut")
-    assert comparable(cut) == comparable(whole)
+    again = run(job("adpsgd", TASK), tmp_path / "cut")
+    assert comparable(again) == comparable(whole)
     events = read_events(tmp_path / "cut" / "events.jsonl")
     assert [s.epoch for s in of_kind(events, Segment)] == [0, 1, 2, 3]
     assert [e.epoch for e in of_kind(events, Evaluation)] == [-1, 0, 1, 2, 3]
@@ -304,7 +276,7 @@ def test_virtual_time_goes_on_through_epochs_taken_back_and_resumption(
     evaluations = of_kind(read_events(tmp_path / "whole" / "events.jsonl"), Evaluation)
     assert not all(e.accepted for e in evaluations[:6])
     with monkeypatch.context() as patch:
-        Stop(patch, segment=6, rounds=4)(SimRuntime)
+        cut(patch, segment=6, rounds=4)
         assert run(job("sgd", task, schedule=wild), tmp_path / "cut") is None
     assert comparable(run(job("sgd", task, schedule=wild), tmp_path / "cut")) == comparable(whole)
 
@@ -312,7 +284,7 @@ def test_virtual_time_goes_on_through_epochs_taken_back_and_resumption(
 def test_events_lost_with_the_power_leave_a_readable_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only checkpoints are synced to disk, so the log may be shorter than a checkpoint remembers."""
     with monkeypatch.context() as patch:
-        Stop(patch, segment=3, rounds=7)(SimRuntime)
+        cut(patch, segment=3, rounds=7)
         assert run(job("ssgd", TASK), tmp_path / "exp") is None
     events = tmp_path / "exp" / "events.jsonl"
     events.write_bytes(events.read_bytes()[:500])
@@ -347,12 +319,7 @@ def test_a_run_killed_at_its_very_end_is_finished_by_the_next_call(
 
 def test_an_interrupt_outside_training_is_heard_before_the_next_epoch(tmp_path: Path) -> None:
     interrupt = Interrupt()
-
-    class Ask(Silent):
-        def start(self, what: str, total: int | None = None) -> None:
-            interrupt.asked = interrupt.asked or what.startswith("epoch 2 dev")
-
-    assert train(job("ssgd", TASK), tmp_path / "exp", Ask(), interrupt) is None
+    assert train(job("ssgd", TASK), tmp_path / "exp", StopAt(interrupt, "epoch 2 dev"), interrupt) is None
     events = read_events(tmp_path / "exp" / "events.jsonl")
     assert [segment.epoch for segment in of_kind(events, Segment)] == [0, 1]
     assert isinstance(of_kind(events, Interrupted)[0], Interrupted)
@@ -369,7 +336,7 @@ def test_two_processes_cannot_train_in_one_directory(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_model_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        Stop(patch, segment=1, rounds=4)(SimRuntime)
+        cut(patch, segment=1, rounds=4)
         run(job("ssgd", TASK), tmp_path / "exp")
     with pytest.raises(UserError, match="3 rows of 50 parameters, but now there are 3 of 60"):
         run(job("ssgd", Quadratic(parameters=60, examples=TASK.examples)), tmp_path / "exp")

@@ -13,16 +13,10 @@ from roundelay_speech.prepared import load_corpus
 from roundelay_speech.scoring.formats.trn import read_trn
 from support.beeps import RATE, say, write_beeps
 
-QUICK = ["training.runtime=sim", "schedule.max_epochs=2", "decode.scale=0.2"]
 
-
-@pytest.fixture(scope="module")
-def home(folder: Path) -> Path:
-    """A folder with a trained run, its decoding of the test split, and the corpus it came from."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main(["train", "recipe.yaml", "--exp", "exp/unlabelled", *QUICK]) == 0
-        assert main(["decode", "exp/unlabelled", "--split", "test"]) == 0
+@pytest.fixture
+def home(folder: Path, packed: Path) -> Path:
+    """A folder with a trained run, its decoding, and the corpus it came from."""
     return folder
 
 
@@ -53,9 +47,9 @@ def test_speech_without_words_is_prepared_and_decoded(
     corpus = load_corpus(Path("new"))
     assert corpus.unlabelled
     assert list(corpus.splits) == ["test"]
-    assert main(["decode", str(home / "exp/unlabelled"), "--corpus", "new", "--out", "out"]) == 0
+    assert main(["decode", str(home / "exp/packed/one"), "--corpus", "new", "--out", "out"]) == 0
     assert "there are no transcripts to score them by" in told(capsys)
-    assert read_trn(Path("out/decode/test/hyp.trn")) == read_trn(home / "exp/unlabelled/decode/test/hyp.trn")
+    assert read_trn(Path("out/decode/test/hyp.trn")) == read_trn(home / "exp/packed/one/decode/test/hyp.trn")
     assert not Path("out/decode/test/ref.trn").exists()
     assert not Path("out/decode/test/wer.txt").exists()
     assert main(["verify", "new"]) == 0
@@ -67,15 +61,15 @@ def test_speech_without_words_is_prepared_and_decoded(
 def test_a_directory_is_decoded_as_it_is_with_and_without_words(
     home: Path, bare: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decode = ["decode", str(home / "exp/unlabelled"), "--data", "source/test"]
+    decode = ["decode", str(home / "exp/packed/one"), "--data", "source/test"]
     assert main(decode) == 2
     assert "give --out DIR" in told(capsys)
     assert main([*decode, "--out", "out"]) == 0
     words = read_trn(Path("out/decode/test/hyp.trn"))
-    assert words == read_trn(home / "exp/unlabelled/decode/test/hyp.trn")
+    assert words == read_trn(home / "exp/packed/one/decode/test/hyp.trn")
     shutil.copy(home / "source/test/text", bare / "test/text")
     assert main([*decode, "--out", "scored"]) == 0
-    expected = (home / "exp/unlabelled/decode/test/wer.txt").read_text()
+    expected = (home / "exp/packed/one/decode/test/wer.txt").read_text()
     assert Path("scored/decode/test/wer.txt").read_text() == expected
     assert main([*decode, "--out", "scored"]) == 0, "the features that are there are kept"
     lines = (bare / "test/text").read_text().splitlines(keepends=True)
@@ -89,7 +83,7 @@ def test_recordings_in_a_folder_are_decoded(home: Path, bare: Path, capsys: pyte
     Path("talks/ann").mkdir(parents=True)
     for number, words in enumerate((["GO", "STAY"], ["YES"], ["NO", "YES"])):
         soundfile.write(f"talks/ann/{number}.flac", say(words, rng), RATE)
-    exp = str(home / "exp/unlabelled")
+    exp = str(home / "exp/packed/one")
     assert main(["decode", exp, "--data", "talks", "--out", "out"]) == 0
     assert list(read_trn(Path("out/decode/talks/hyp.trn")).values()) == [["GO", "STAY"], ["YES"], ["NO", "YES"]]
     assert {u.speaker for u in load_corpus(Path("out/data")).splits["talks"]} == {"ann"}
@@ -105,7 +99,7 @@ def test_recordings_of_other_kinds_are_converted(home: Path, bare: Path) -> None
     soundfile.write("talks/one.wav", say(["GO", "STAY"], stream(5, "other kinds")), RATE)
     subprocess.run(["ffmpeg", "-v", "error", "-i", "talks/one.wav", "talks/one.m4a"], check=True)
     Path("talks/one.wav").unlink()
-    assert main(["decode", str(home / "exp/unlabelled"), "--data", "talks", "--out", "out"]) == 0
+    assert main(["decode", str(home / "exp/packed/one"), "--data", "talks", "--out", "out"]) == 0
     assert list(read_trn(Path("out/decode/talks/hyp.trn")).values()) == [["GO", "STAY"]]
     assert [path.name for path in Path("out/data/converted").iterdir()] == ["one.wav"]
 

@@ -38,43 +38,19 @@ from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.schedule import Anneal, Newbob
 from roundelay.training import train
 from support.clusters import MINIBATCH
-from support.runs import comparable, job
+from support.runs import comparable, cut, job
+from support.said import Said
 
 TASK = Quadratic(parameters=50, examples=20 * MINIBATCH)
 FOLDER = "checkpoints"
-
-
-class Said(Silent):
-    """Keeps what a user would be told."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.lines.append(what)
-
-
-def stop_in(patch: pytest.MonkeyPatch, segment: int, rounds: int) -> Interrupt:
-    """An interrupt that is asked for after so many rounds of segment number `segment`, by the clock of the data."""
-    interrupt, original, left = Interrupt(), SimRuntime.segment, segment
-
-    def segment_(self: SimRuntime, plan: SegmentPlan, watch: Watch) -> object:
-        nonlocal left
-        left -= 1
-        if left:
-            return original(self, plan, watch)
-        interrupt.asked = True
-        return replace(original(self, replace(plan, last_round=plan.first_round + rounds), watch), finished=False)
-
-    patch.setattr(SimRuntime, "segment", segment_)
-    return interrupt
 
 
 def interrupted(exp: Path, monkeypatch: pytest.MonkeyPatch, name: str = "ssgd", **options: object) -> Job:
     """A run that was stopped in the middle of its third epoch."""
     made = job(name, TASK, **options)  # type: ignore[arg-type]
     with monkeypatch.context() as patch:
-        assert train(made, exp, Silent(), stop_in(patch, 3, 7)) is None
+        cut(patch, segment=3, rounds=7)
+        assert train(made, exp, Silent(), Interrupt()) is None
     assert [path.stem for path in checkpoints(exp / FOLDER)] == ["epoch-0002", "epoch-0002-at-000000007"]
     return made
 
@@ -201,7 +177,8 @@ def test_deaths_stay_in_the_log_when_the_training_since_is_dropped(
             file.write(to_line(record) + "\n")
         file.write('{"kind":"learner_lost","wall_s":')  # killed in the middle of a line
     with monkeypatch.context() as patch:
-        assert train(made, exp, Silent(), stop_in(patch, 1, 2)) is None
+        cut(patch, segment=1, rounds=2)
+        assert train(made, exp, Silent(), Interrupt()) is None
     assert train(made, exp, Silent(), Interrupt()) is not None
     events = read_events(exp / "events.jsonl")
     assert of_kind(events, LearnerLost) == [death], "once, though the run was resumed twice"

@@ -28,22 +28,13 @@ from support.clusters import MINIBATCH
 from support.fatal import Fatal
 from support.hosts import Hosts
 from support.runs import job
+from support.said import Said
 
 ROUNDS, EPOCHS = 25, 2
 EXAMPLES = ROUNDS * MINIBATCH - 7
 SLOW = 0.02
 QUADRATIC = Quadratic(parameters=37, examples=EXAMPLES)
 TWO = Newbob(0.05, stop_below=None, max_epochs=EPOCHS)
-
-
-class Said(Silent):
-    """The records of a run."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self.words.append(what)
 
 
 def go(job_: Job, exp: Path, progress: Progress | None = None) -> list[Record]:
@@ -113,7 +104,7 @@ def test_learners_that_go_on_say_what_the_dead_leave(
     assert missing[0] > 0
     assert missing[1] == 0
     assert len([one for one in of_kind(events, Segment) if one.epoch == 0]) > 1 or seconds
-    assert any("of epoch 1 that nobody has trained: " in word for word in said.words)
+    assert any("of epoch 1 that nobody has trained: " in word for word in said.lines)
 
 
 @pytest.mark.parametrize(("policy", "seconds"), [("go-on", NEVER), ("replace", EVERY_ROUND_OR_SO)])

@@ -39,6 +39,15 @@ RECIPE = {
     "decode": {"workers": 1, "scales": [0.2]},
 }
 """Trains on the prepared corpus in seconds."""
+UNALIGNED = {
+    **{key: value for key, value in RECIPE.items() if key not in ("alignment", "align")},
+    "model": {"name": "blstm", "layers": 1, "cells": 24, "dropout": 0.0, "deltas": 1, "subsampling": 3},
+    "training": {"objective": "ctc", "minibatch": 6, "minibatch_unit": "sequences", "precision": "fp32"},
+    "optimizer": {"name": "adam"},
+    "schedule": {"rule": "anneal", "learning_rate": 0.02, "max_epochs": 14},
+    "decode": {"graph": "ctc", "workers": 1, "scales": [0.5, 1]},
+}
+"""Trains by CTC, without an alignment."""
 SIZES = {"train": 60, "dev": 10, "test": 10}
 
 

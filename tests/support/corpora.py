@@ -3,19 +3,29 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import soundfile
+from hypothesis import strategies as st
 
+from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
+from roundelay_speech.corpus.build import prepare_kaldi
+from roundelay_speech.corpus.options import Preparation, PrepareOptions
 from roundelay_speech.data.manifest import Utterance
+from roundelay_speech.prepared import Corpus
 
 RATE = 8000
 RECORDINGS = {"rec-a": 8000, "rec-b": 22050, "rec-c": 16000}
 """Recordings of `write_recordings`, by name, and their rates (Hz)."""
 DICTIONARY = "YES Y EH S\nNO N OW\nGO G OW\n"
+
+
+NAMES = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
+"""Names and words as a file of lines can hold them."""
 
 
 def speechlike(seconds: float, rate: int, name: str = "speech", seed: int = 0) -> npt.NDArray[np.float32]:
@@ -59,6 +69,28 @@ def utterance(name: str, path: str, **fields: object) -> Utterance:
     return Utterance(**values | fields)  # type: ignore[arg-type]
 
 
+@st.composite
+def cut_anywhere(draw: st.DrawFn, may_be_whole: bool = True) -> list[Utterance]:
+    """Some utterances, sorted, cut from RECORDINGS at any sample, or each a whole recording."""
+    speakers = draw(st.lists(st.tuples(NAMES, st.none() | st.sampled_from("fm")), min_size=1, unique_by=lambda s: s[0]))
+    whole = may_be_whole and draw(st.booleans())
+    found = []
+    for name in sorted(
+        draw(st.lists(st.sampled_from(list(RECORDINGS)) if whole else NAMES, min_size=1, max_size=4, unique=True))
+    ):
+        recording = name if whole else draw(st.sampled_from(list(RECORDINGS)))
+        rate = RECORDINGS[recording]
+        first = 0 if whole else draw(st.integers(0, rate - 1))
+        samples = rate if whole else draw(st.integers(1, rate - first))
+        speaker, gender = draw(st.sampled_from(speakers))
+        how: dict[str, object] = {"recording_id": recording, "sampling_rate": rate, "start": first / rate}
+        how |= {"duration": samples / rate, "num_samples": samples, "channel": 0 if whole else draw(st.integers(0, 1))}
+        how |= {"speaker": speaker, "gender": gender, "language": draw(st.none() | NAMES)}
+        text = " ".join(draw(st.lists(NAMES, min_size=1, max_size=3)))
+        found.append(utterance(name, f"{recording}.flac", text=text, **how))
+    return found
+
+
 def recorded(folder: Path, name: str, seconds: float = 0.5, rate: int = RATE, **fields: object) -> Utterance:
     """Write a sound to folder/NAME.wav and return its utterance, with a path relative to the folder."""
     soundfile.write(folder / f"{name}.wav", speechlike(seconds, rate, name), rate, subtype="PCM_16")
@@ -83,6 +115,13 @@ def kaldi_corpus(folder: Path, splits: Mapping[str, Mapping[str, str]], rate: in
     (folder / "lang").mkdir()
     (folder / "lang" / "words.dic").write_text(DICTIONARY)
     return folder
+
+
+def prepared(source: Path, data: Path, *splits: str, licence: str = "", **options: Any) -> Corpus:
+    """Prepare such a corpus in `data`, all of its splits or some, with options of PrepareOptions."""
+    found = {name: name for name in splits or ("train", "dev", "test")}
+    how = Preparation(data, "toy", licence, PrepareOptions(**options))
+    return prepare_kaldi(source, source / "lang/words.dic", found, how, Silent())
 
 
 def an4() -> Path:

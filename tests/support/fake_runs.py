@@ -82,6 +82,18 @@ def without_checksum(lines: str) -> str:
     return re.sub(r',"crc32":"[0-9a-f]{8}"}', "}", lines)
 
 
+def _about(fake: Fake) -> dict[str, Any]:
+    """Return the fields that the first record and the results share."""
+    fixed = {
+        "commit": "1f0c2ab",
+        "machine": "2 cores of a Sample CPU",
+        "parameters": 1_830_000,
+        "minibatch_frames": 1024,
+    }
+    named = {name: getattr(fake, name) for name in ("strategy", "label", "runtime", "learners", "seed")}
+    return {**fixed, **named, "minibatch_frames": 1024, **fake.wording}
+
+
 def fake_records(fake: Fake) -> list[Record]:
     """The events of a run whose loss falls as such losses do."""
     numbers = stream(fake.seed, "fake", fake.label, fake.learners)
@@ -92,17 +104,8 @@ def fake_records(fake: Fake) -> list[Record]:
     seconds, rate = EPOCH_FRAMES / fake.speed, 0.1
     start = RunStarted(
         wall_s=0.0,
-        strategy=fake.strategy,
-        label=fake.label,
-        runtime=fake.runtime,
-        learners=fake.learners,
-        seed=fake.seed,
-        commit="1f0c2ab",
-        machine="2 cores of a Sample CPU",
-        parameters=1_830_000,
-        minibatch_frames=1024,
         train_frames=EPOCH_FRAMES,
-        **fake.wording,
+        **_about(fake),
     )
     records: list[Record] = [start, _evaluation(fake, -1, 0.0, math.log(608), 0.002, accepted=True)]
     for epoch in range(fake.epochs):
@@ -199,16 +202,7 @@ def fake_results(fake: Fake, records: Sequence[Record]) -> Results:
         )
     return Results(
         name=fake.name,
-        strategy=fake.strategy,
-        label=fake.label,
-        learners=fake.learners,
-        runtime=fake.runtime,
         corpus="an4",
-        seed=fake.seed,
-        commit="1f0c2ab",
-        machine="2 cores of a Sample CPU",
-        parameters=1_830_000,
-        minibatch_frames=1024,
         epochs=fake.epochs,
         frames_seen=EPOCH_FRAMES * fake.epochs,
         frame_cross_entropy={"dev": evaluations[-1].cross_entropy},
@@ -219,5 +213,5 @@ def fake_results(fake: Fake, records: Sequence[Record]) -> Results:
         consensus_distance=0.004,
         stopped="held-out loss fell by less than 0.1 %",
         wer=wer,
-        **fake.wording,
+        **_about(fake),
     )

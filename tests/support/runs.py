@@ -1,8 +1,11 @@
 """Small trainings through the real loop."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -12,7 +15,7 @@ from roundelay.core.progress import Silent
 from roundelay.core.records import Results
 from roundelay.job import Interrupt, Job
 from roundelay.learner.base import Task
-from roundelay.runtime.base import Cluster, Runtime, Straggler
+from roundelay.runtime.base import Cluster, Outcome, Runtime, SegmentPlan, Straggler, Watch
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
@@ -71,3 +74,18 @@ class StopAt(Silent):
 
     def start(self, what: str, total: int | None = None) -> None:
         self.interrupt.asked |= what.startswith(self.work)
+
+
+def cut(patch: pytest.MonkeyPatch, segment: int, rounds: int, runtime: type[Runtime] = SimRuntime) -> None:
+    """Stop a runtime's segment number `segment` after so many rounds: by the clock of the data, not of the wall."""
+    original: Callable[..., Outcome] = runtime.segment
+    left = segment
+
+    def stopped(self: Runtime, plan: SegmentPlan, watch: Watch) -> Outcome:
+        nonlocal left
+        left -= 1
+        if left:
+            return original(self, plan, watch)
+        return replace(original(self, replace(plan, last_round=plan.first_round + rounds), watch), finished=False)
+
+    patch.setattr(runtime, "segment", stopped)

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from roundelay.core.streams import stream
 from roundelay_speech.data.manifest import Utterance
 from roundelay_speech.features.store import FeatureStore, SpeakerStats
+from roundelay_speech.hmm.flat_start import AlignConfig
 from roundelay_speech.hmm.topology import STATES, monophones
 from roundelay_speech.prepared import Corpus
 from support.toy_speech import LEXICON, frames_of, phones_of, sentences
@@ -15,6 +16,19 @@ from support.toy_speech import LEXICON, frames_of, phones_of, sentences
 FILTERS = 40
 SIZES = {"train": 60, "dev": 6, "test": 6}
 RATE = 8000  # Hz
+QUICK = AlignConfig(
+    tied_states=40,
+    mono_gaussians=40,
+    mono_passes=8,
+    mono_realign=(1, 2, 3, 4, 5, 6, 7),
+    tri_gaussians=50,
+    tri_passes=3,
+    tri_realign=(1,),
+    settle=2,
+    min_leaf_frames=20.0,
+    workers=1,
+)
+"""Aligns it in seconds."""
 Truth = dict[str, npt.NDArray[np.int64]]
 """(frames, 3) phone, state and monophone pdf by utterance id."""
 
@@ -41,31 +55,13 @@ def toy_corpus(folder: Path, seed: int = 0, short: int = 0) -> tuple[Corpus, Fea
             arrays.append(sounds[labels[:, 0], labels[:, 1]] + rng.normal(size=(len(labels), FILTERS)) + 2.0 * speaker)
             offsets.append(offsets[-1] + len(labels))
             speakers.append(speaker)
-            seconds = len(labels) / 100
+            seconds, said = len(labels) / 100, (f"s{speaker}", " ".join(words))
             splits[split].append(
-                Utterance(
-                    name,
-                    name,
-                    f"{name}.wav",
-                    0.0,
-                    seconds,
-                    0,
-                    RATE,
-                    round(seconds * RATE),
-                    f"s{speaker}",
-                    " ".join(words),
-                )
+                Utterance(name, name, f"{name}.wav", 0.0, seconds, 0, RATE, round(seconds * RATE), *said)
             )
     array = np.concatenate(arrays).astype(np.float32)
     stats = np.zeros((2, FILTERS), np.float32), np.ones((2, FILTERS), np.float32), np.zeros(2, np.int64)
-    store = FeatureStore(
-        folder,
-        array,
-        tuple(truth),
-        np.array(offsets),
-        np.array(speakers, np.int32),
-        SpeakerStats(("s0", "s1"), *stats),
-        RATE,
-        {},
-    )
+    of = SpeakerStats(("s0", "s1"), *stats)
+    ends = np.array(offsets), np.array(speakers, np.int32)
+    store = FeatureStore(folder, array, tuple(truth), *ends, of, RATE, {})
     return Corpus(folder, "toy", splits, LEXICON, RATE), store, truth

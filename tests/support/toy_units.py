@@ -1,6 +1,6 @@
 """Networks on the toy corpus with units as targets; a module of its own, since learner processes import it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -15,20 +15,17 @@ from roundelay_speech.objectives import Ctc
 from roundelay_speech.unit_labels import label_splits, units_of
 from roundelay_speech.units import Phones
 from support.toy_corpus import FILTERS, toy_corpus
+from support.toy_models import TINY
 
 UNALIGNED: dict[str, ModelConfig] = {
     "blstm": BlstmConfig(layers=1, cells=6, deltas=0, subsampling=3),
     "conformer": ConformerConfig(layers=1, width=16, heads=2, kernel=5, expansion=2, deltas=0, subsampling=2),
-    "conformer-chunks": ConformerConfig(
-        layers=2,
-        width=8,
-        heads=2,
-        kernel=7,
-        expansion=1,
+    "conformer-chunks": replace(
+        TINY["conformer-chunks"],
         deltas=0,
         subsampling=3,
-        attention_chunk=6,
         left_chunks=3,
+        dynamic_chunks=False,  # type: ignore[call-arg]
     ),
     "tdnnf": TdnnfConfig(strides=(1, 1), width=16, bottleneck=6, deltas=0, subsampling=3),
 }

@@ -1,17 +1,13 @@
 """Forced alignment: known states come back, costs are those of all ways tried by hand, too short is too short."""
 
-import itertools
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roundelay.core.streams import stream
-from roundelay_speech.hmm.align import UNLIMITED, align, shortest, utterance_graph
-from roundelay_speech.hmm.topology import EDGE, SILENCE, STATES, Tying
-from roundelay_speech.search.beam import Float32, search
+from roundelay_speech.hmm.align import align, shortest, utterance_graph
+from roundelay_speech.hmm.topology import SILENCE
 from support.toy_speech import LEXICON, frames_of, loglikes_of, phones_of, sentences, tying
 
 
@@ -30,38 +26,6 @@ def test_known_states_come_back(context: int) -> None:
         assert found is not None
         assert list(zip(found.phones, found.states, found.pdfs, strict=True)) == frames
         assert found.acoustic == pytest.approx(float(loglikes[np.arange(len(frames)), found.pdfs].sum()), rel=1e-4)
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([1, 2, 3]), st.integers(0, 8))
-def test_cost_is_the_least_of_all_ways(seed: int, context: int, spare: int) -> None:
-    """Noise as short as can be aligned, or a little longer: every choice of silences and pronunciations by hand."""
-    rng, tied = stream(seed, "noise"), tying(context)
-    words = sentences(rng, 1)[0][:3]
-    frames = shortest(words, LEXICON) + spare
-    loglikes = rng.normal(size=(frames, tied.num_pdfs)).astype(np.float32)
-    graph = utterance_graph(words, LEXICON, tied, silence_probability=0.3)
-    found = search(graph.fst, loglikes[:, graph.pdfs], 1000.0, UNLIMITED)
-    assert found is not None
-    assert found[4]
-    assert found[2] + found[3] == pytest.approx(least_cost(words, loglikes, tied), abs=1e-3)
-
-
-def least_cost(words: list[str], loglikes: Float32, tied: Tying) -> float:
-    best = math.inf
-    for spoken in itertools.product(*(LEXICON.pronunciations[w] for w in words)):
-        for silences in itertools.product([0, 1], repeat=len(words) + 1):
-            phones = [SILENCE] * silences[0]
-            for names, silence in zip(spoken, silences[1:], strict=True):
-                phones += [LEXICON.phone_ids[p] for p in names] + [SILENCE] * silence
-            padded = [EDGE, *phones, EDGE]
-            states = [tied.pdf(padded[i], p, padded[i + 2], s) for i, p in enumerate(phones) for s in range(STATES)]
-            costs = np.full(len(states), np.inf)
-            costs[0] = -loglikes[0, states[0]]
-            for frame in loglikes[1:]:
-                costs = np.minimum(costs, np.concatenate([[np.inf], costs[:-1]])) - frame[states]
-            best = min(best, float(costs[-1]) - sum(math.log(0.3 if s else 0.7) for s in silences))
-    return best
 
 
 @settings(max_examples=25, deadline=None)

@@ -18,7 +18,6 @@ from roundelay.core.errors import UserError
 from roundelay_speech.kaldi_io.archive import read_archive, read_int_vectors, read_matrix
 from roundelay_speech.kaldi_io.locations import ArchiveError, parse_location, read_scp
 from roundelay_speech.kaldi_io.writing import write_archive
-from support.mutations import damaged, may_be_refused
 
 KEYS = st.text(st.characters(exclude_categories=("Z", "C")), min_size=1, max_size=6).filter(lambda s: s.split() == [s])
 REALS = st.sampled_from([np.float32, np.float64])
@@ -239,21 +238,6 @@ def example(kind: str, text: bool) -> dict[str, npt.NDArray[Any]]:
     if kind == "vector":
         return {"s-1": rng.standard_normal(6).astype(np.float32), "s-2": rng.standard_normal(4)}
     return {"s-1": rng.standard_normal((3, 2)).astype(np.float32), "s-2": rng.standard_normal((2, 2))}
-
-
-@settings(max_examples=300)
-@given(data=st.data(), kind=st.sampled_from(["matrix", "vector", "ints"]), text=st.booleans(), packed=st.booleans())
-def test_damaged_archives(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, kind: Any, text: bool, packed: bool
-) -> None:
-    """A damaged archive is read, or refused with its name and a byte; nothing else."""
-    path = tmp_path_factory.getbasetemp() / ("d.ark.gz" if packed else "d.ark")
-    write_archive(path, example(kind, text).items(), text=text)
-    whole = gzip.compress(path.read_bytes()) if packed else path.read_bytes()
-    path.write_bytes(data.draw(damaged(whole)))
-    with may_be_refused(f"^{path}: byte "):
-        for _, value in read_archive(path, kind):
-            assert value.ndim == (2 if kind == "matrix" else 1)
 
 
 @pytest.mark.parametrize("text", [False, True])

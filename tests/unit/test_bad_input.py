@@ -1,13 +1,11 @@
-"""Damaged files: each is read as something sound, or refused with its name and a place; nothing else can happen.
-
-Archives have tests of this kind of their own (test_archive).
-"""
+"""Damaged files: each is read as something sound, or refused with its name and a place; nothing else can happen."""
 
 import dataclasses
 import gzip
 import json
 import re
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +16,24 @@ from hypothesis import strategies as st
 
 from roundelay.core.progress import Silent
 from roundelay_speech.audio.reading import AudioError, audio_length, read_audio
+from roundelay_speech.audio.sphere import read_header
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_with
 from roundelay_speech.corpus.formats.lhotse import read_part
 from roundelay_speech.corpus.formats.lhotse_writing import write_part
 from roundelay_speech.corpus.formats.matrices import store_matrices
 from roundelay_speech.data.manifest import problems_of, read_manifest, write_manifest
+from roundelay_speech.decode.lm.arpa_file import read_arpa, write_arpa
+from roundelay_speech.hmm.formats.kaldi_model import read_transition_model, read_tree
+from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, read_textgrid, write_textgrid
+from roundelay_speech.kaldi_io.archive import read_archive
 from roundelay_speech.kaldi_io.writing import write_archive
 from roundelay_speech.lexicon.lexicon import parse_lexicon, read_lexicon
+from roundelay_speech.ngrams.estimate import estimate
+from support import kaldi_files
 from support.corpora import DICTIONARY, RATE, kaldi_corpus, speechlike, utterance, write_lines
+from support.kaldi_files import TOPOLOGY, TREE, TRIPLES
 from support.mutations import damaged, may_be_refused
+from support.named_corpora import sphere
 
 fuzz = settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 
@@ -173,6 +180,53 @@ def test_lhotse_cuts_with_any_value(corpus: Path, value: object, place: str, dat
     with may_be_refused(f"{path}"):
         kept, _ = read_part({"cuts": path}, corpus, "skip")
         assert not [problem for u in kept for problem in problems_of(u)]
+
+
+REALS = {"s-1": np.arange(6, dtype=np.float32).reshape(3, 2), "s-2": np.ones((2, 2))}
+GRID = TextGrid(0, 1.5, (Tier("words", (Interval(0, 0.5, ""), Interval(0.5, 1.5, 'say "no"'))),))
+SPHERE = [0.3 * np.sin(np.arange(50.0))] * 2
+FILES: dict[str, tuple[Callable[[Path, bool], object], Callable[[Path], object], str]] = {
+    "tree": (lambda path, text: kaldi_files.write_tree(path, 3, 1, TREE, not text), read_tree, "{}"),
+    "model": (
+        lambda path, text: kaldi_files.write_model(path, TOPOLOGY, TRIPLES, not text, text),
+        read_transition_model,
+        "{}",
+    ),
+    "matrices": (
+        lambda path, text: write_archive(path, REALS.items(), text=text),
+        lambda path: list(read_archive(path, "matrix")),
+        "^{}: byte ",
+    ),
+    "vectors": (
+        lambda path, text: write_archive(path, [(key, one.ravel()) for key, one in REALS.items()], text=text),
+        lambda path: list(read_archive(path, "vector")),
+        "^{}: byte ",
+    ),
+    "integers": (
+        lambda path, text: write_archive(path, [("s-1", np.arange(6)), ("s-2", np.arange(4))], text=text),
+        lambda path: list(read_archive(path, "ints")),
+        "^{}: byte ",
+    ),
+    "grid": (lambda path, _: write_textgrid(path, GRID), read_textgrid, "{}"),
+    "sphere": (lambda path, _: sphere(path, SPHERE), read_header, "{}"),
+    "arpa": (lambda path, _: write_arpa(path, estimate([["A", "B"], ["A"]], ["A", "B"], 3)), read_arpa, "{}"),
+}
+"""Of a kind of file: what writes one, in its text form or not, what reads it, and what a refusal says of its path."""
+
+
+@pytest.mark.parametrize("kind", FILES)
+@fuzz
+@given(data=st.data(), text=st.booleans(), packed=st.booleans())
+def test_files_of_models(corpus: Path, kind: str, data: st.DataObject, text: bool, packed: bool) -> None:
+    write, read, said = FILES[kind]
+    path = corpus / kind
+    write(path, text)
+    whole = path.read_bytes()
+    if packed and kind in ("matrices", "vectors", "integers", "arpa"):
+        path, whole = path.with_suffix(".gz"), gzip.compress(whole)
+    path.write_bytes(data.draw(damaged(whole)))
+    with may_be_refused(said.format(path)):
+        read(path)
 
 
 @fuzz

@@ -13,7 +13,7 @@ from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy
 from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
-from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence, write_evidence
+from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
 from roundelay_lab.claims.page import DRAWN, PAGE, draw, page, settled
 from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
@@ -257,13 +257,6 @@ def test_rows_of_another_definition_are_not_mixed_in(tmp_path: Path) -> None:
     Kept(tmp_path / "rows.json", "one").keep({"strategy": "sgd"}, {"dev": 1.0}, wall_clock())
     with pytest.raises(UserError, match="as it was defined before"):
         Kept(tmp_path / "rows.json", "two")
-
-
-def test_evidence_survives_its_file(tmp_path: Path) -> None:
-    rows = tuple(table(sgd=[2.0, None]))
-    evidence = Evidence("a", "b", "c", "shown", "roundelay claims run a", 1.5, "c", "d", KEYS, rows)
-    write_evidence(evidence, tmp_path / "a.json")
-    assert read_evidence(tmp_path / "a.json") == evidence
 
 
 def test_without_its_corpus_a_claim_says_what_it_needs(tmp_path: Path) -> None:

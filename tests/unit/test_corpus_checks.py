@@ -15,13 +15,13 @@ from roundelay.core.progress import Silent
 from roundelay.core.streams import stream
 from roundelay_speech.audio.reading import read_audio
 from roundelay_speech.audio.speed import resampled
-from roundelay_speech.corpus.build import change_features, prepare_kaldi
+from roundelay_speech.corpus.build import change_features
 from roundelay_speech.corpus.cleaned import read_changes
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.lexicon.cleaning import Change, Cleaner
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, bare
 from roundelay_speech.prepared import Corpus, load_corpus
-from support.corpora import RATE, kaldi_corpus, recorded, speechlike, write_lines
+from support.corpora import RATE, kaldi_corpus, prepared, recorded, speechlike, write_lines
 
 SPLITS = {
     "train": {"a-1": "YES NO", "a-2": "GO", "b-1": "NO NO", "b-2": "YES"},
@@ -36,13 +36,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def prepare(source: Path, **options: object) -> Corpus:
-    return prepare_kaldi(
-        source,
-        source / "lang/words.dic",
-        {name: name for name in SPLITS},
-        Preparation(source.parent / "data", "toy", options=PrepareOptions(workers=1, **options)),  # type: ignore[arg-type]
-        Silent(),
-    )
+    return prepared(source, source.parent / "data", workers=1, **options)
 
 
 def refused(source: Path, **options: object) -> str:
@@ -166,15 +160,6 @@ def test_the_same_speaker_and_the_same_audio_in_two_splits(source: Path) -> None
     assert "1 utterance of test is also in train, the same audio under another id (d-2 is b-2)" in remarks[1]
     assert load_corpus(source.parent / "data").remarks == remarks
     assert "d-2 is b-2" in refused(source, on_overlap="error")
-
-
-def test_equal_audio_is_found_in_another_format(source: Path) -> None:
-    """The samples count, not the bytes of the file."""
-    sound, rate = soundfile.read(source / "wav/a-2.wav", dtype="int16")
-    soundfile.write(source / "wav/d-1.flac", sound, rate, subtype="PCM_16")
-    write_lines(source / "test/wav.scp", {"d-1": "wav/d-1.flac", "d-2": "wav/d-2.wav"})
-    (remark,) = prepare(source).remarks
-    assert "(d-1 is a-2)" in remark
 
 
 def test_a_clean_corpus_is_not_remarked_on(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -328,30 +313,28 @@ def test_a_byte_order_mark_is_no_part_of_an_id(source: Path) -> None:
     assert "YES" in corpus.lexicon
 
 
-def test_a_byte_order_mark_inside_is_named_with_its_line(source: Path) -> None:
-    path = source / "train/text"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines[:2], "\ufeff", *lines[2:]]))
+@pytest.mark.parametrize(
+    ("file", "content", "faults"),
+    [
+        ("text", "a-1 YES NO\na-2 GO\n\ufeffb-1 NO NO\nb-2 YES\n".encode(), (":3: ", "byte order mark (U+FEFF)")),
+        (
+            "text",
+            b"a-1 YES\na-2 GO\nb-1 caf\xe9 NO\n",
+            (":3: not UTF-8 text (byte 0xe9, at byte 7", "iconv"),
+        ),
+        *((file, None, (": no such file",)) for file in ("utt2spk", "text", "wav.scp")),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_one_fault(
+    source: Path, file: str, content: bytes | None, faults: tuple[str, ...]
+) -> None:
+    path = source / "train" / file
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
     message = refused(source)
-    assert f"{path}:3: " in message
-    assert "byte order mark (U+FEFF)" in message
-    assert "1 fault in" in message
-
-
-def test_latin_1_is_one_fault_with_its_line(source: Path) -> None:
-    path = source / "train/text"
-    path.write_bytes("a-1 YES\na-2 GO\nb-1 caf\xe9 NO\nb-2 YES\n".encode("latin-1"))
-    message = refused(source)
-    assert f"{path}:3: not UTF-8 text (byte 0xe9, at byte 7 of the line)" in message
-    assert "iconv" in message
-    assert "1 fault in" in message
-
-
-@pytest.mark.parametrize("file", ["utt2spk", "text", "wav.scp"])
-def test_a_file_that_is_not_there_is_one_fault(source: Path, file: str) -> None:
-    (source / "train" / file).unlink()
-    message = refused(source)
-    assert f"train/{file}: no such file" in message
+    assert f"{path}{faults[0]}" in message
+    assert all(fault in message for fault in faults)
     assert "1 fault in" in message
 
 

@@ -65,17 +65,6 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
         assert float(gradient[n, t, c]) == pytest.approx(expected, abs=2e-5)
 
 
-def test_what_lies_beyond_a_length_has_no_influence() -> None:
-    scores, targets = scores_of(LENGTHS, 3, 1), targets_of(LENGTHS, LABELS)
-    loss, evidence = Ctc().loss(nn.Identity(), (scores,), targets)
-    other = scores.clone()
-    for n, length in enumerate(LENGTHS):
-        other[n, length:] = 50.0 * torch.arange(3)
-    there, beyond = Ctc().loss(nn.Identity(), (other,), targets)
-    assert float(there) == float(loss)
-    assert Ctc().statistics(evidence, targets) == Ctc().statistics(beyond, targets)
-
-
 def test_an_utterance_is_right_if_all_its_labels_are() -> None:
     rows = [[1, 1, 0, 1, 2, 2], [1, 0, 0, 2, 0, 0], [0, 0, 1, 2, 2, 2]]
     lengths, labels = [6, 4, 3], [[1, 1, 2], [1, 2], [1, 2]]  # the last is cut before its 2

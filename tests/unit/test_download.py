@@ -6,6 +6,7 @@ import json
 import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from roundelay_speech.corpus.download import Remote, fetch
 from roundelay_speech.corpus.free import Wanted, extract
 from roundelay_speech.corpus.readers import READERS
 from roundelay_speech.corpus.readers.librispeech import DOWNLOADED_PARTS
-from support.odd_server import OddServer, odd_server, ranged, refusing, stalled, truncated, whole
+from support.odd_server import Answer, OddServer, odd_server, ranged, refusing, stalled, truncated, whole
+from support.said import Said
 
 
 def wanted(corpus: str, parts: Sequence[str] = ()) -> Wanted:
@@ -56,11 +58,31 @@ def test_a_good_server(server: OddServer, tmp_path: Path, digest: str | None) ->
     assert len(server.requests) == 1
 
 
-def test_a_broken_connection_is_gone_on_with(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [truncated(DATA, 100_000, ETag='"1"'), ranged(DATA, '"1"', at=50_000), ranged(DATA, '"1"')]
-    assert get(server, tmp_path).read_bytes() == DATA
-    assert [r.get("Range") for r in server.requests] == [None, "bytes=100000-", "bytes=150000-"]
-    assert [r.get("If-Range") for r in server.requests] == [None, '"1"', '"1"']
+BAD = b"?" + DATA[1:]
+CUT, AGAIN = partial(truncated, DATA, 100_000), ranged(DATA, '"1"')
+ANSWERS: dict[str, tuple[list[Answer], str | None, list[str | None]]] = {
+    "broken off twice": ([CUT(ETag='"1"'), ranged(DATA, '"1"', at=50_000), AGAIN], SHA, [None, "100000", "150000"]),
+    "the range is ignored": ([CUT(ETag='"1"'), whole(DATA, ETag='"1"')], SHA, [None, "100000"]),
+    # If-Range brings the new file whole; the old beginning is not joined to the new end.
+    "another version": ([truncated(BAD, 100_000, ETag='"old"'), ranged(DATA, '"new"')], None, [None, "100000"]),
+    "a weak tag is no version": ([CUT(ETag='W/"1"'), AGAIN], None, [None, None]),
+    "another range": ([CUT(ETag='"1"'), ranged(DATA, '"1"', claimed=1), whole(DATA)], SHA, [None, "100000", None]),
+    "corrupted once": ([whole(BAD), whole(DATA)], SHA, [None, None]),
+    # A bad beginning that was gone on with is thrown away as a whole.
+    "corrupted in its first half": ([truncated(BAD, 100_000, ETag='"1"'), AGAIN], SHA, [None, "100000", None]),
+    "errors that pass": ([refusing(503), refusing(429), whole(DATA)], SHA, [None, None, None]),
+}
+"""By what happens, the answers of a server, the published checksum, and where each request begins."""
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_what_goes_wrong_is_made_good(server: OddServer, tmp_path: Path, case: str) -> None:
+    answers, digest, begins = ANSWERS[case]
+    server.answers = [*answers]
+    assert get(server, tmp_path, digest).read_bytes() == DATA
+    assert [one.get("Range") for one in server.requests] == [at and f"bytes={at}-" for at in begins]
+    if case == "broken off twice":
+        assert [one.get("If-Range") for one in server.requests] == [None, '"1"', '"1"']
 
 
 def test_a_second_call_goes_on_where_the_first_gave_up(server: OddServer, tmp_path: Path) -> None:
@@ -86,17 +108,6 @@ def test_a_server_that_only_stalls_is_given_up(server: OddServer, tmp_path: Path
         get(server, tmp_path, stall=0.1, attempts=2)
 
 
-def test_a_server_that_ignores_the_range(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [truncated(DATA, 100_000, ETag='"1"'), whole(DATA, ETag='"1"')]
-    assert get(server, tmp_path).read_bytes() == DATA
-
-
-def test_another_version_meanwhile(server: OddServer, tmp_path: Path) -> None:
-    """If-Range brings the new file whole; the old beginning is not joined to the new end."""
-    server.answers = [truncated(b"x" * len(DATA), 100_000, ETag='"old"'), ranged(DATA, '"new"')]
-    assert get(server, tmp_path, None).read_bytes() == DATA
-
-
 def test_bytes_of_an_unnamed_version_are_joined_only_under_a_checksum(server: OddServer, tmp_path: Path) -> None:
     server.answers = [truncated(DATA, 100_000), ranged(DATA, '"1"')]
     assert get(server, tmp_path / "known").read_bytes() == DATA
@@ -106,23 +117,6 @@ def test_bytes_of_an_unnamed_version_are_joined_only_under_a_checksum(server: Od
     assert "Range" not in server.requests[-1]
 
 
-def test_a_weak_tag_is_no_version(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [truncated(DATA, 100_000, ETag='W/"1"'), ranged(DATA, '"1"')]
-    assert get(server, tmp_path, None).read_bytes() == DATA
-    assert "Range" not in server.requests[-1]
-
-
-def test_another_range_than_asked_for(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [truncated(DATA, 100_000, ETag='"1"'), ranged(DATA, '"1"', claimed=1), whole(DATA)]
-    assert get(server, tmp_path).read_bytes() == DATA
-
-
-def test_corrupted_once(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [whole(DATA[:-1] + b"?"), whole(DATA)]
-    assert get(server, tmp_path).read_bytes() == DATA
-    assert len(server.requests) == 2
-
-
 def test_corrupted_always(server: OddServer, tmp_path: Path) -> None:
     server.answers = [whole(DATA[:-1] + b"?")]
     with pytest.raises(UserError, match=r"not the file it should be, twice \(found sha256:.*load it by hand") as error:
@@ -130,13 +124,6 @@ def test_corrupted_always(server: OddServer, tmp_path: Path) -> None:
     assert str(error.value).startswith(server.url())
     assert SHA in str(error.value)
     assert not (tmp_path / "file.bin").exists()
-
-
-def test_corrupted_in_the_first_half(server: OddServer, tmp_path: Path) -> None:
-    """A bad beginning that was gone on with is thrown away as a whole."""
-    server.answers = [truncated(b"?" + DATA[1:], 100_000, ETag='"1"'), ranged(DATA, '"1"')]
-    assert get(server, tmp_path).read_bytes() == DATA
-    assert "Range" not in server.requests[-1]
 
 
 def test_more_bytes_than_announced(server: OddServer, tmp_path: Path) -> None:
@@ -174,11 +161,6 @@ def test_a_refusal_is_final(server: OddServer, tmp_path: Path, status: int) -> N
     with pytest.raises(UserError, match=rf"{server.url()}: the server answers {status} .*--source"):
         get(server, tmp_path)
     assert len(server.requests) == 1
-
-
-def test_a_passing_error(server: OddServer, tmp_path: Path) -> None:
-    server.answers = [refusing(503), refusing(429), whole(DATA)]
-    assert get(server, tmp_path).read_bytes() == DATA
 
 
 class Counted(Silent):
@@ -337,25 +319,15 @@ def test_what_is_wanted() -> None:
 
 
 def test_a_file_without_a_published_checksum_is_said_to_be_trusted(server: OddServer, tmp_path: Path) -> None:
-    class Noted(Silent):
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def start(self, what: str, total: int | None = None) -> None:
-            self.said.append(what)
-
-        def advance(self, n: int = 1, note: str = "") -> None:
-            self.said.append(note)
-
-    noted = Noted()
+    noted = Said()
     server.answers = [whole(DATA)]
     path = fetch(Remote(server.url()), tmp_path, noted)
-    told = " ".join(noted.said)
+    told = " ".join(noted.lines)
     assert "no checksum is published, and it came unencrypted (http)" in told
     assert f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in told
-    again = Noted()
+    again = Said()
     fetch(Remote(server.url()), tmp_path, again)
-    assert "no checksum" not in " ".join(again.said)
+    assert "no checksum" not in " ".join(again.lines)
 
 
 def test_what_is_loaded_comes_encrypted_or_is_said_not_to() -> None:

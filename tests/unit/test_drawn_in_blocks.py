@@ -155,7 +155,9 @@ def test_pieces_of_a_round_are_about_equally_long() -> None:
             more += len(np.unique(mine)) * max(np.bincount(mine)) - batch.frames
         return more / plan.examples
 
-    assert padded(some.order(plan)[0 : plan.examples]) < padded(lay_out(bounds, plan)) + 0.05
+    sorted_as_one = padded(lay_out(bounds, plan))
+    assert sorted_as_one < 0.15  # a tenth of what a shuffled order pads
+    assert padded(some.order(plan)[0 : plan.examples]) < sorted_as_one + 0.05
 
 
 def test_rows_are_asked_for_and_let_go_of_without_changing_them(tmp_path: Path) -> None:

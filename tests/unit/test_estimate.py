@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.ngrams.estimate import FALLBACK, Estimator, discounts, estimate_with
+from roundelay_speech.ngrams.estimate import FALLBACK, Estimator, estimate_with
 from roundelay_speech.ngrams.ngram import BEGIN, END, Arpa
 
 VOCABULARY = ["A", "B", "C", "D"]
@@ -110,14 +110,6 @@ def test_a_larger_text_with_its_own_discounts(cutoffs: tuple[int, ...]) -> None:
     assert_sums_to_one(model, order)
 
 
-def test_discounts_by_hand() -> None:
-    """n1 = 6, n2 = 3, n3 = 2, n4 = 1: Y = 6/12; D1 = 1 - 2/2 * 3/6, D2 = 2 - 3/2 * 2/3, D3 = 3 - 4/2 * 1/2."""
-    counts = np.array([1] * 6 + [2] * 3 + [3] * 2 + [4] + [9] * 5)
-    assert discounts(counts) == pytest.approx((0.5, 1.0, 2.0))
-    assert discounts(counts[counts != 3]) == FALLBACK
-    assert discounts(np.array([1] * 10 + [2] + [3] * 5 + [4])) == FALLBACK  # D2 = 2 - 3 * 10/12 * 5 is below 0
-
-
 @given(texts, st.integers(2, 4), st.sampled_from(["absolute", "kneser-ney"]), st.floats(1e-6, 0.5))
 def test_pruned_models_sum_to_one(data: list[list[str]], order: int, method: str, threshold: float) -> None:
     whole = estimate_with(Estimator(order, method), data, VOCABULARY)  # type: ignore[arg-type]
@@ -149,14 +141,6 @@ def test_pruning_leaves_out_what_changes_the_perplexity_least() -> None:
         pruned = estimate_with(Estimator(2, "kneser-ney", prune=threshold), data, vocabulary)
         left = set(pruned.grams[1]) if pruned.order == 2 else set()
         assert left == {gram for gram, by in change.items() if by >= threshold}
-
-
-def test_better_than_absolute_discounting_on_new_text() -> None:
-    data = random_text(400)
-    absolute = estimate_with(Estimator(3), data[:300], VOCABULARY)
-    kneser_ney = estimate_with(Estimator(3, "kneser-ney"), data[:300], VOCABULARY)
-    assert kneser_ney.perplexity(data[300:]) < 1.02 * absolute.perplexity(data[300:])
-    assert kneser_ney.perplexity(data[300:]) < len(PREDICTED)
 
 
 def test_perplexity_is_that_of_single_words() -> None:

@@ -1,6 +1,7 @@
 """Networks in Kaldi's terms: read by an independent reader, their log-likelihoods are those that `decode` searches."""
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,48 +67,33 @@ def features_of(width: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return features, mean, std
 
 
-@pytest.mark.parametrize("name", ["dnn", "blstm", "tdnnf"])
-def test_a_network_in_kaldis_terms_has_the_same_log_likelihoods(name: str, tmp_path: Path, one_thread: None) -> None:
-    model = with_large_parameters(tiny(name))
-    features, mean, std = features_of(model.module.frontend.scale.shape[1])
-    with torch.inference_mode():
-        expected = utterance_scores(model, name)(features, mean, std).numpy()
-    read = through_file(tmp_path / "final.mdl", {name: model}, (1.0,), np.ones(len(mean)))
-    found = Computation(read, ((features - mean) / std).numpy()).scores()
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
+PARTS = [StoredPart("fbank", 4, 1), StoredPart("one", 2, 0, "none", False)]
+"""One part with neighbours, and one without, nor deltas."""
+SUMS: dict[str, tuple[Callable[[], dict[str, AcousticNetwork]], tuple[float, ...], bool]] = {
+    **{name: (lambda name=name: {name: tiny(name)}, (1.0,), False) for name in ("dnn", "blstm", "tdnnf")},  # type: ignore[misc]
+    "parts": (lambda: {"dnn": DnnConfig(layers=2, width=8, context=2).network(PARTS, 9)}, (1.0,), False),
+    # Of a network that sees five frames on each side, and one of whole utterances, for which two are enough.
+    "a combination": (lambda: {name: tiny(name) for name in ("dnn", "blstm")}, (0.25, 0.75), False),
+    "centred only": (lambda: {"dnn": tiny("dnn")}, (1.0,), True),
+}
+"""Networks and their weights, and whether their features are divided by the first layer."""
 
 
-def test_parts_without_neighbours_or_deltas_are_where_they_were(tmp_path: Path, one_thread: None) -> None:
-    parts = [StoredPart("fbank", 4, 1), StoredPart("one", 2, 0, "none", False)]
-    model = with_large_parameters(DnnConfig(layers=2, width=8, context=2).network(parts, 9))
-    features, mean, std = features_of(6)
-    with torch.inference_mode():
-        expected = utterance_scores(model, "dnn")(features, mean, std).numpy()
-    read = through_file(tmp_path / "final.mdl", {"dnn": model}, (1.0,), np.ones(6))
-    found = Computation(read, ((features - mean) / std).numpy()).scores()
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-
-
-def test_a_combination_is_one_network_of_the_weighted_sum(tmp_path: Path, one_thread: None) -> None:
-    """Of a network that sees five frames on each side, and one of whole utterances, for which two are enough."""
-    models = {name: with_large_parameters(tiny(name)) for name in ("dnn", "blstm")}
-    assert [reach_of(model.module) for model in models.values()] == [5, 2]
-    features, mean, std = features_of(models["dnn"].module.frontend.scale.shape[1])
+@pytest.mark.parametrize("case", SUMS)
+def test_networks_in_kaldis_terms_have_the_same_log_likelihoods(case: str, tmp_path: Path, one_thread: None) -> None:
+    make, weights, centred = SUMS[case]
+    models = {name: with_large_parameters(network) for name, network in make().items()}
+    first = next(iter(models.values())).module
+    features, mean, std = features_of(
+        sum(part.width for part in PARTS) if case == "parts" else first.frontend.scale.shape[1]
+    )
     with torch.inference_mode():
         parts = [utterance_scores(model, name)(features, mean, std).numpy() for name, model in models.items()]
-    expected = 0.25 * parts[0] + 0.75 * parts[1]
-    read = through_file(tmp_path / "final.mdl", models, (0.25, 0.75), np.ones(len(mean)))
-    found = Computation(read, ((features - mean) / std).numpy()).scores()
-    np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
-
-
-def test_features_that_are_centred_only_are_divided_by_the_first_layer(tmp_path: Path, one_thread: None) -> None:
-    model = with_large_parameters(tiny("dnn"))
-    features, mean, std = features_of(model.module.frontend.scale.shape[1])
-    with torch.inference_mode():
-        expected = utterance_scores(model, "dnn")(features, mean, std).numpy()
-    read = through_file(tmp_path / "final.mdl", {"dnn": model}, (1.0,), 1 / std.double().numpy())
-    found = Computation(read, (features - mean).numpy()).scores()
+    expected = sum(weight * part for weight, part in zip(weights, parts, strict=True))
+    read = through_file(
+        tmp_path / "final.mdl", models, weights, 1 / std.double().numpy() if centred else np.ones(len(mean))
+    )
+    found = Computation(read, ((features - mean) / (1 if centred else std)).numpy()).scores()
     np.testing.assert_allclose(found, expected, atol=1e-4 * np.abs(expected).max())
 
 

@@ -27,6 +27,7 @@ from roundelay_speech.features.store import FeatureStore, StoredPart
 from support.corpora import RATE, recorded, speechlike, utterance
 from support.damage import forget_checksums
 from support.features import CONFIG, compute, some_utterances
+from support.said import Said
 
 
 @pytest.fixture
@@ -74,26 +75,8 @@ def test_silence_is_not_divided_by_nothing(tmp_path: Path) -> None:
     assert np.isfinite(store.normalised("s-a")).all()
 
 
-def test_the_array_is_read_only_and_readable_without_pickle(tmp_path: Path, some: list[Utterance]) -> None:
-    store = compute(some, tmp_path)
-    assert isinstance(store.array, np.memmap)
-    with pytest.raises(ValueError, match="read-only"):
-        store.array[0, 0] = 0
-    for name in ("features.npy", "speakers.npz"):
-        np.load(tmp_path / "f" / name, allow_pickle=False)
-
-
 def written(folder: Path) -> int:
     return (folder / "f" / "features.npy").stat().st_mtime_ns
-
-
-def test_computed_once(tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch) -> None:
-    first = compute(some, tmp_path)
-    before = written(tmp_path)
-    monkeypatch.setattr(parts, "fbank", None)  # whoever computes again fails
-    again = compute(some, tmp_path)
-    assert written(tmp_path) == before
-    np.testing.assert_array_equal(again.array, first.array)
 
 
 def test_computed_again_when_anything_changed(tmp_path: Path, some: list[Utterance]) -> None:
@@ -254,9 +237,11 @@ def counted(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> l
     return seen
 
 
+@pytest.mark.parametrize("damage", ["none", "torn line", "lost bytes", "changed bytes"])
 def test_what_is_finished_is_not_computed_again(
-    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
+    """A kill in the middle of a line costs one utterance."""
     whole = compute(some, tmp_path / "")
     expected, statistics = np.array(whole.array), whole.speakers
     shutil.rmtree(tmp_path / "f")
@@ -265,34 +250,19 @@ def test_what_is_finished_is_not_computed_again(
         compute(some, tmp_path)
     with pytest.raises(UserError, match="no features here"):
         FeatureStore.open(tmp_path / "f")
+    journal, partial = tmp_path / "f" / "partial.jsonl", tmp_path / "f" / "partial.f32"
+    content = bytearray(partial.read_bytes())
+    if damage == "torn line":
+        journal.write_bytes(journal.read_bytes()[:-5])
+    elif damage != "none":
+        partial.write_bytes(content[:-40] if damage == "lost bytes" else content[:-1] + b"x")
     seen = counted(monkeypatch)
     store = compute(some, tmp_path)
-    assert seen == [some[3].num_samples, some[4].num_samples]
+    assert seen == [u.num_samples for u in some[3 if damage == "none" else 2 :]]
     np.testing.assert_array_equal(store.array, expected)
     np.testing.assert_array_equal(store.speakers.mean, statistics.mean)
     np.testing.assert_array_equal(store.speakers.std, statistics.std)
     assert sorted(p.name for p in (tmp_path / "f").iterdir()) == ["features.npy", "index.json", "speakers.npz"]
-
-
-def test_a_kill_in_the_middle_of_a_line_costs_one_utterance(
-    tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = np.array(compute(some, tmp_path).array)
-    shutil.rmtree(tmp_path / "f")
-    for damage in ("torn line", "lost bytes", "changed bytes"):
-        counted(monkeypatch, 3)
-        with pytest.raises(KeyboardInterrupt):
-            compute(some, tmp_path)
-        journal, partial = tmp_path / "f" / "partial.jsonl", tmp_path / "f" / "partial.f32"
-        if damage == "torn line":
-            journal.write_bytes(journal.read_bytes()[:-5])
-        else:
-            content = bytearray(partial.read_bytes())
-            partial.write_bytes(content[:-40] if damage == "lost bytes" else content[:-1] + b"x")
-        seen = counted(monkeypatch)
-        np.testing.assert_array_equal(compute(some, tmp_path).array, expected)
-        assert seen == [u.num_samples for u in some[2:]], damage
-        shutil.rmtree(tmp_path / "f")
 
 
 def test_a_mended_file_is_computed_and_the_rest_kept(
@@ -333,21 +303,20 @@ def test_long_work_is_announced_with_how_long_it_will_take(
     tmp_path: Path, some: list[Utterance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it begins, and of what is left of it; short work is not."""
-    said: list[str] = []
+    told = Said()
 
-    class Told(Silent):
-        def start(self, what: str, total: int | None = None) -> None:
-            said.append(what)
+    def computed() -> None:
+        compute_features(some, tmp_path / "f", CONFIG, told, audio=AudioFolder(tmp_path), workers=1)
 
-    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    assert not any("roughly" in line for line in said)
+    computed()
+    assert not any("roughly" in line for line in told.lines)
     monkeypatch.setattr("roundelay_speech.features.compute.HOURS_A_SECOND", 1e-9)
     shutil.rmtree(tmp_path / "f")
     counted(monkeypatch, 3)
     with pytest.raises(KeyboardInterrupt):
-        compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    (line,) = (line for line in said if "roughly" in line)
+        computed()
+    (line,) = (line for line in told.lines if "roughly" in line)
     assert line.startswith("0.0 hours of audio by 1 process will take roughly ")
     counted(monkeypatch)
-    compute_features(some, tmp_path / "f", CONFIG, Told(), audio=AudioFolder(tmp_path), workers=1)
-    assert any(line.startswith("features of 3 utterances are there; ") for line in said)
+    computed()
+    assert any(line.startswith("features of 3 utterances are there; ") for line in told.lines)

@@ -13,24 +13,14 @@ from roundelay.core.streams import stream
 from roundelay_speech.hmm.align import UNLIMITED, phone_loop, utterance_graph
 from roundelay_speech.hmm.alignment import FIT_FILE, Alignment, AlignSummary
 from roundelay_speech.hmm.fit import warnings
-from roundelay_speech.hmm.flat_start import AlignConfig, train_alignments
+from roundelay_speech.hmm.flat_start import train_alignments
 from roundelay_speech.prepared import Corpus
 from roundelay_speech.search.beam import search
 from support.corpora import an4
-from support.toy_corpus import toy_corpus
+from support.toy_corpus import QUICK, toy_corpus
 from support.toy_speech import LEXICON, sentences, tying
 
-CONFIG = AlignConfig(
-    tied_states=30,
-    mono_gaussians=40,
-    mono_passes=6,
-    mono_realign=(1, 2, 3, 4),
-    tri_gaussians=40,
-    tri_passes=3,
-    tri_realign=(1,),
-    settle=1,
-    workers=1,
-)
+CONFIG = replace(QUICK, tied_states=30, tri_gaussians=40)
 
 
 def said(corpus: Corpus, texts: dict[str, str]) -> Corpus:

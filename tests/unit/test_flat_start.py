@@ -25,28 +25,17 @@ from roundelay_speech.hmm.tree import windows
 from roundelay_speech.hmm.unfinished import Unfinished, kept_in
 from roundelay_speech.prepared import Corpus
 from support.damage import forget_checksums
-from support.toy_corpus import SIZES, Truth, toy_corpus
+from support.said import Said
+from support.toy_corpus import QUICK, SIZES, Truth, toy_corpus
 
 ALONE = RealignConfig(workers=1)
-SMALL = AlignConfig(
-    tied_states=40,
-    mono_gaussians=40,
-    mono_passes=8,
-    mono_realign=(1, 2, 3, 4, 5, 6, 7),
-    tri_gaussians=50,
-    tri_passes=3,
-    tri_realign=(1,),
-    settle=2,
-    min_leaf_frames=20.0,
-    workers=1,
-)
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Corpus, FeatureStore, Truth, Alignment]:
     folder = tmp_path_factory.mktemp("toy")
     corpus, store, truth = toy_corpus(folder, seed=1)
-    train_alignments(corpus, store, SMALL, folder / "ali", Silent())
+    train_alignments(corpus, store, QUICK, folder / "ali", Silent())
     return corpus, store, truth, Alignment.load(folder / "ali")
 
 
@@ -85,7 +74,7 @@ def test_summary_and_log(made: tuple[Corpus, FeatureStore, Truth, Alignment]) ->
 
 def test_workers_change_nothing(made: tuple[Corpus, FeatureStore, Truth, Alignment], tmp_path: Path) -> None:
     corpus, store, _, alignment = made
-    train_alignments(corpus, store, dataclasses.replace(SMALL, workers=2), tmp_path, Silent())
+    train_alignments(corpus, store, dataclasses.replace(QUICK, workers=2), tmp_path, Silent())
     again = Alignment.load(tmp_path)
     assert np.array_equal(again.pdf, alignment.pdf)
     assert again.tree == alignment.tree
@@ -93,20 +82,20 @@ def test_workers_change_nothing(made: tuple[Corpus, FeatureStore, Truth, Alignme
 
 def test_a_finished_alignment_is_not_made_again(made: tuple[Corpus, FeatureStore, Truth, Alignment]) -> None:
     corpus, store, _, alignment = made
-    summary = train_alignments(corpus, store, dataclasses.replace(SMALL, workers=2), alignment.folder, Silent())
+    summary = train_alignments(corpus, store, dataclasses.replace(QUICK, workers=2), alignment.folder, Silent())
     assert summary.again
     assert summary == alignment.summary
     assert "there already" in str(summary)
     with pytest.raises(UserError, match="differs in tied_states, seed"):
-        train_alignments(corpus, store, dataclasses.replace(SMALL, tied_states=41, seed=1), alignment.folder, Silent())
+        train_alignments(corpus, store, dataclasses.replace(QUICK, tied_states=41, seed=1), alignment.folder, Silent())
     other = dataclasses.replace(corpus, splits=corpus.splits | {"dev": corpus.splits["dev"][1:]})
     with pytest.raises(UserError, match="differs in utterances"):
-        train_alignments(other, store, SMALL, alignment.folder, Silent())
+        train_alignments(other, store, QUICK, alignment.folder, Silent())
 
 
 def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
     corpus, store, _ = toy_corpus(tmp_path, short=3)
-    summary = train_alignments(corpus, store, SMALL, tmp_path / "ali", Silent())
+    summary = train_alignments(corpus, store, QUICK, tmp_path / "ali", Silent())
     assert set(summary.failed) == {"train-0", "train-1", "train-2"}
     assert all(reason.startswith("too short: 2 frames") for reason in summary.failed.values())
     assert summary.aligned == SIZES | {"train": SIZES["train"] - 3}
@@ -115,14 +104,6 @@ def test_utterances_too_short_are_named_and_left_out(tmp_path: Path) -> None:
     assert (alignment.pdf[:6] == -1).all()
     assert (alignment.pdf[6:] >= 0).all()
     assert (alignment.phones[:6] == 0).all()
-
-
-def test_too_many_failures_are_an_error(tmp_path: Path) -> None:
-    corpus, store, _ = toy_corpus(tmp_path, short=8)
-    with pytest.raises(UserError, match=r"8 utterances of 72 cannot be aligned \(8 x too short\); 10 %") as caught:
-        train_alignments(corpus, store, SMALL, tmp_path / "ali", Silent())
-    assert "train-7: too short: 2 frames for words that need" in str(caught.value)
-    assert not (tmp_path / "ali" / "align.json").exists()
 
 
 def test_realignment_with_the_truth_is_the_truth(
@@ -169,7 +150,7 @@ def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alig
     corpus, store, *_ = made
     with pytest.raises(UserError, match="no alignment here"):
         Alignment.load(tmp_path)
-    train_alignments(corpus, store, SMALL, tmp_path, Silent())
+    train_alignments(corpus, store, QUICK, tmp_path, Silent())
     whole = (tmp_path / "alignment.npy").read_bytes()
     for name in ("alignment.npy", "phones.npy", "states.npy", "tree.json"):
         content = (tmp_path / name).read_bytes()
@@ -259,7 +240,7 @@ def test_held_out_utterances_with_unknown_words_do_not_stop_the_run(tmp_path: Pa
     summary = train_alignments(
         dataclasses.replace(corpus, splits=splits, on_missing_words="skip"),
         store,
-        dataclasses.replace(SMALL, failure_share=0.0),
+        dataclasses.replace(QUICK, failure_share=0.0),
         tmp_path / "ali",
         Silent(),
     )
@@ -268,18 +249,8 @@ def test_held_out_utterances_with_unknown_words_do_not_stop_the_run(tmp_path: Pa
     guessed = dataclasses.replace(
         corpus, splits=splits, on_missing_words="guess", held_out_words={"ALIEN": (("AA", "N"),)}
     )
-    config = dataclasses.replace(SMALL, mono_passes=3, mono_realign=(1, 2), failure_share=1.0)
+    config = dataclasses.replace(QUICK, mono_passes=3, mono_realign=(1, 2), failure_share=1.0)
     assert train_alignments(guessed, store, config, tmp_path / "guessed", Silent()).failed == {}
-
-
-class Said(Silent):
-    """Notes of a progress."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def advance(self, n: int = 1, note: str = "") -> None:
-        self.notes.append(note)
 
 
 class Killed(BaseException):
@@ -306,7 +277,7 @@ def test_an_interrupted_alignment_goes_on_to_the_same_bits(
     while not (tmp_path / "align.json").exists():
         runs += 1
         try:
-            train_alignments(corpus, store, SMALL, tmp_path, Silent())
+            train_alignments(corpus, store, QUICK, tmp_path, Silent())
         except Killed:
             assert kept_in(tmp_path)
     assert runs == 3
@@ -332,12 +303,12 @@ def test_what_is_kept_of_another_or_damaged_is_begun_anew(
     with monkeypatch.context() as patch:
         patch.setattr(Unfinished, "keep", once)
         with pytest.raises(Killed):
-            train_alignments(corpus, store, SMALL, tmp_path, Silent())
-    other = Task.of(corpus, store, "gmm", dataclasses.replace(SMALL, seed=1).deciding())
+            train_alignments(corpus, store, QUICK, tmp_path, Silent())
+    other = Task.of(corpus, store, "gmm", dataclasses.replace(QUICK, seed=1).deciding())
     assert Unfinished.of(tmp_path, other)[1].endswith("is of another corpus, configuration or version: begun anew")
     file = tmp_path / "unfinished/mixtures-monophones-1.npz"
     file.write_bytes(file.read_bytes()[:-1])
     said = Said()
-    train_alignments(corpus, store, SMALL, tmp_path, said)
-    assert any("egun anew" in note for note in said.notes)
+    train_alignments(corpus, store, QUICK, tmp_path, said)
+    assert any("egun anew" in note for note in said.lines)
     assert (tmp_path / "align.json").read_bytes() == (whole.folder / "align.json").read_bytes()

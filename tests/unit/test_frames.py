@@ -9,8 +9,7 @@ import torch
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.models.dnn import Dnn, DnnConfig
-from roundelay_speech.models.frames import FrameExamples, cut_windows, log_likelihoods, log_prior
+from roundelay_speech.models.frames import FrameExamples, cut_windows
 from roundelay_speech.models.frontend import Frontend, FrontendConfig, delta_kernels
 from support.toy_corpus import toy_corpus
 
@@ -78,22 +77,6 @@ def test_an_alignment_of_other_features_is_refused(tmp_path: Path) -> None:
     _, store, _ = toy_corpus(tmp_path)
     with pytest.raises(UserError, match="roundelay align"):
         FrameExamples(store, np.zeros(3, np.int32), {}, FrontendConfig())
-
-
-def test_scaled_likelihoods_are_posteriors_over_priors(tmp_path: Path) -> None:
-    _, store, _ = toy_corpus(tmp_path)
-    module = Dnn(DnnConfig(layers=1, width=8, context=1), 40, 6).eval()
-    prior = log_prior(np.array([4, 0, 1, 1, 1, 1]))
-    assert np.exp(prior).sum() == pytest.approx(1)
-    scaled = log_likelihoods(module, store, "dev-1", prior)
-    assert scaled.shape == (store.frames("dev-1"), 6)
-    np.testing.assert_allclose(np.exp(scaled + prior).sum(1), 1, rtol=1e-5)
-
-
-def test_the_published_network_has_its_published_size() -> None:
-    """Li et al. 2017: 6 x 1024, 1320 inputs, 5723 tied states."""
-    module = Dnn(DnnConfig(layers=6, width=1024), 40, 5723)
-    assert sum(p.numel() for p in module.parameters()) == 12_466_779
 
 
 def test_windows_in_one_piece_and_at_edges_are_those_cut_frame_by_frame(tmp_path: Path) -> None:

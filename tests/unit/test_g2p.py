@@ -107,18 +107,6 @@ def test_probabilities_sum_to_one_after_every_history(seed: int, order: int, cou
             assert cost <= automaton.back_off[source] - math.log(shorter) + 1e-9
 
 
-def test_a_bigram_by_hand() -> None:
-    """Twice "a", once "b": too few counts for estimated discounts, so 0.5 for one and 1 for two.
-
-    After the beginning: a 2, b 1. p(a) = (2 - 1) / 3 + (1.5 / 3) q(a). Shorter: a, b after one symbol, the end after
-    two: q(a) = (1 - 0.5) / 4 + (2 / 4) / 3, since 0.5 + 0.5 + 1 of 4 is saved and spread over three.
-    """
-    automaton = estimate_automaton([[0], [0], [1]], 2, 2)
-    q = 0.5 / 4 + 0.5 / 3
-    assert probabilities(automaton, EMPTY) == pytest.approx([q, q, 1 / 4 + 0.5 / 3])
-    assert probabilities(automaton, START)[:2] == pytest.approx([1 / 3 + 0.5 * q, 0.5 / 3 + 0.5 * q])
-
-
 def exhaustive(model: G2p, letters: str) -> dict[tuple[str, ...], float]:
     """The cost of the best way to every pronunciation, by trying all."""
     a = model.automaton

@@ -14,9 +14,6 @@ from roundelay_speech.decode.search import decode
 from roundelay_speech.hmm.topology import monophones
 from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.search.fst import (
-    ARC,
-    Arcs,
-    add_self_loops,
     file_bytes,
     from_arrays,
     merge_equal_states,
@@ -37,18 +34,6 @@ def test_arrays_hold_the_transducer() -> None:
     again = to_arrays(from_arrays(arrays))
     assert sorted(again.arcs.tolist()) == sorted(arrays.arcs.tolist())
     assert again.final.tolist() == arrays.final.tolist()
-
-
-def test_self_loops_repeat_the_label_one_came_by() -> None:
-    """State 2 is entered by labels 1 and 2: it is split in two, each with its own loop and an epsilon arc onwards."""
-    arcs = np.array([(1, 7, 0.5, 1), (1, 0, 0.0, 2), (2, 0, 0.0, 2), (3, 0, 0.0, 3)], ARC)
-    fst = Arcs(0, np.array([np.inf, np.inf, np.inf, 0.0], np.float32), np.array([0, 0, 1, 2]), arcs)
-    looped = add_self_loops(fst)
-    loops = {(int(s), int(a["ilabel"])) for s, a in zip(looped.source, looped.arcs, strict=True) if a["target"] == s}
-    assert loops == {(1, 1), (4, 1), (5, 2), (3, 3)}
-    epsilons = {(int(s), int(a["target"])) for s, a in zip(looped.source, looped.arcs, strict=True) if a["ilabel"] == 0}
-    assert epsilons == {(4, 2), (5, 2)}
-    assert looped.final.tolist() == [np.inf, np.inf, np.inf, 0.0, np.inf, np.inf]
 
 
 def test_states_with_the_same_future_become_one() -> None:
@@ -172,13 +157,3 @@ def test_word_cost_of_a_finished_graph() -> None:
         one, two = decode(built, loglikes), decode(changed, loglikes)
         assert one.words == two.words
         assert one.cost == pytest.approx(two.cost, abs=1e-3)
-
-
-def test_word_cost_makes_words_rarer() -> None:
-    """Noise decodes to fewer words when each costs more."""
-    model, tied = estimate(TEXT, LEXICON.words), tying(1)
-    noise = loglikes_of([*range(24)] * 4, tied.num_pdfs, stream(3, "noise"), 3.0)
-    counts = [
-        len(decode(build_graph(LEXICON, model, tied, GraphConfig(word_cost=cost)), noise).words) for cost in (0, 5, 50)
-    ]
-    assert counts[0] > counts[1] >= counts[2] >= 0

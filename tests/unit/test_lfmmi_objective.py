@@ -104,16 +104,6 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
         assert float(gradient[n, t, c]) == pytest.approx((moved[0] - moved[1]) / (2 * step), abs=1e-7)
 
 
-def test_occupations_of_a_frame_add_up_to_one() -> None:
-    """So the gradient of a frame adds up to nothing, and that of a frame beyond a length is nothing."""
-    scores = scores_of(2, 3).requires_grad_()
-    (gradient,) = torch.autograd.grad(objective().loss(nn.Identity(), (scores,), TARGETS)[0], scores)
-    assert gradient.sum(2).abs().max() < 1e-12
-    for n, length in enumerate(LENGTHS):
-        assert gradient[n, length:].abs().sum() == 0
-        assert gradient[n, :length].abs().sum(1).min() > 0
-
-
 def test_the_cross_entropy_is_against_the_occupation_of_the_transcript() -> None:
     """Its gradient is that of a softmax: the column's probability less the numerator's occupation."""
     scores = scores_of(2, 4).requires_grad_()
@@ -130,27 +120,6 @@ def test_the_cross_entropy_is_against_the_occupation_of_the_transcript() -> None
         emitted = {int(c) for c in (*GRAPHS[2][1][n].enter[1:], *GRAPHS[2][1][n].stay[1:])}
         others = [c for c in range(COLUMNS[2]) if c not in emitted]
         assert occupied[n, :length][:, others].abs().max() < 1e-12
-
-
-def test_a_batch_is_as_its_utterances_one_by_one() -> None:
-    scores = scores_of(2, 5).requires_grad_()
-    loss, _ = objective().loss(nn.Identity(), (scores,), TARGETS)
-    (gradient,) = torch.autograd.grad(loss, scores)
-    for n, length in enumerate(LENGTHS):
-        alone = scores.detach()[n : n + 1, :length].clone().requires_grad_()
-        one, _ = objective().loss(nn.Identity(), (alone,), TARGETS[n : n + 1])
-        assert torch.allclose(torch.autograd.grad(one, alone)[0][0] / len(LENGTHS), gradient[n, :length], atol=1e-12)
-
-
-def test_constants_of_frames_and_what_lies_beyond_a_length_change_nothing() -> None:
-    scores = scores_of(2, 6)
-    loss, evidence = objective().loss(nn.Identity(), (scores,), TARGETS)
-    moved = scores + 100 * torch.randn(*scores.shape[:2], 1, generator=torch.Generator().manual_seed(0))
-    for n, length in enumerate(LENGTHS):
-        moved[n, length:] = 50.0 * torch.arange(COLUMNS[2])
-    there, beyond = objective().loss(nn.Identity(), (moved,), TARGETS)
-    assert float(there) == pytest.approx(float(loss), rel=1e-9)
-    assert LfMmi().statistics(evidence, TARGETS).correct == LfMmi().statistics(beyond, TARGETS).correct
 
 
 def test_a_transcript_that_the_denominator_has_not_is_added_to_it() -> None:

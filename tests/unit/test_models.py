@@ -16,13 +16,12 @@ from roundelay.learner.module import ModuleLearner
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay_speech.models import BlstmConfig, CldnnConfig, ConformerConfig, DnnConfig, ModelConfig, make_network
-from roundelay_speech.models.blstm import turned
 from roundelay_speech.models.conformer import rotated
 from roundelay_speech.models.frames import log_likelihoods, log_prior
 from roundelay_speech.models.network import SequenceNetwork
 from roundelay_speech.models.sequences import SequenceExamples
 from roundelay_speech.recipes.recipe import Recipe
-from support.clusters import EVERY, cluster, plan
+from support.clusters import EVERY, cluster, one_of_each, plan
 from support.toy_models import SEQUENCES, TINY, TinyTask, tiny, toy
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -222,14 +221,6 @@ def test_a_forward_only_network_reads_an_utterance_as_its_chunks() -> None:
     torch.testing.assert_close(chunks, whole, rtol=0, atol=5e-3)
 
 
-def test_turning_twice_changes_nothing() -> None:
-    lengths = torch.tensor([3, 5, 1])
-    turn = turned(lengths, 5)
-    assert torch.equal(turn[turn], torch.arange(15))
-    frames = torch.arange(15).view(5, 3)[:, 0]
-    assert torch.equal(torch.arange(15)[turn].view(5, 3)[:, 0], frames[[2, 1, 0, 3, 4]])
-
-
 def test_both_ways_is_the_lstm_of_torch() -> None:
     """The same parameters in torch's bidirectional LSTM, on packed sequences."""
     network = sequence_network("blstm")
@@ -358,13 +349,12 @@ def test_a_network_learns(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in TINY if "-chunks" not in name])
-@pytest.mark.parametrize("strategy", EVERY)
+@pytest.mark.parametrize("strategy", one_of_each(EVERY))
 def test_every_strategy_trains_every_model(strategy: str, name: str) -> None:
-    learners = 1 if strategy == "sgd" else 2
     built = learner(name)
-    with SimRuntime(cluster(strategy, learners, TinyTask(name))) as runtime:
+    with SimRuntime(cluster(strategy, 2, TinyTask(name))) as runtime:
         before = runtime.consensus().clone()
-        outcome = runtime.segment(plan(0, learners, rate=0.05, examples=6 * 64 + 5))
+        outcome = runtime.segment(plan(0, 2, rate=0.05, examples=6 * 64 + 5))
         after = runtime.consensus()
     assert outcome.counts.frames.sum() == 6 * 64 + 5
     assert torch.isfinite(after).all()
@@ -383,10 +373,3 @@ def test_real_processes_come_to_the_very_rows_of_the_simulator(strategy: str, na
     with ProcsRuntime(cluster_, threads=1) as procs:
         procs.segment(segment)
         assert torch.equal(procs.rows(), virtual)
-
-
-@pytest.mark.parametrize("name", ["cldnn", "blstm"])
-def test_real_processes_train_without_waiting(name: str) -> None:
-    with ProcsRuntime(cluster("adpsgd:random-ring", 2, TinyTask(name)), threads=1) as procs:
-        outcome = procs.segment(plan(0, 2, examples=6 * 64 + 5))
-    assert outcome.counts.frames.sum() == 6 * 64 + 5

@@ -9,10 +9,8 @@ import soundfile
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.audio.pipes import Failed, Pipes, run_pipes
-from roundelay_speech.corpus.build import prepare_kaldi
 from roundelay_speech.corpus.formats.kaldi import KaldiOptions, read_data_dir_by, read_data_dir_with
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
-from support.corpora import RATE, kaldi_corpus, speechlike, write_lines
+from support.corpora import RATE, kaldi_corpus, prepared, speechlike, write_lines
 
 
 def run(folder: Path, command: str, **limits: float) -> Path | Failed:
@@ -47,13 +45,7 @@ def test_prepared_once_nothing_runs_again(tmp_path: Path) -> None:
     write_lines(corpus / "train" / "wav.scp", {"s-1": f"echo x >> {tmp_path}/runs; cat wav/s-1.wav |"})
 
     def prepare() -> Path:
-        made = prepare_kaldi(
-            corpus,
-            corpus / "lang" / "words.dic",
-            {"train": "train"},
-            Preparation(tmp_path / "data", "toy", options=PrepareOptions(allow_pipes=True)),
-            Silent(),
-        )
+        made = prepared(corpus, tmp_path / "data", "train", allow_pipes=True)
         return Path(made.splits["train"][0].path)
 
     path = prepare()

@@ -1,7 +1,6 @@
 """Preparing a corpus: every check before anything is written; a folder is either prepared or says that it is not."""
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -10,12 +9,11 @@ import pytest
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
 from roundelay_speech.corpus.build import prepare_kaldi
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.options import Preparation
 from roundelay_speech.prepared import Corpus, load_corpus
-from support.corpora import kaldi_corpus, recorded, write_lines
+from support.corpora import kaldi_corpus, prepared, recorded, write_lines
 from support.damage import forget_checksums
 
-SPLITS = {"train": "train", "dev": "dev", "test": "test"}
 TEXTS = {
     "train": {"s1-a": "YES NO", "s1-b": "GO", "s2-a": "NO NO"},
     "dev": {"s3-a": "GO YES"},
@@ -24,13 +22,7 @@ TEXTS = {
 
 
 def prepare(source: Path, data: Path, **options: object) -> Corpus:
-    return prepare_kaldi(
-        source,
-        source / "lang" / "words.dic",
-        SPLITS,
-        Preparation(data, "toy", "none needed", PrepareOptions(**{"max_bad_share": 1.0} | options)),  # type: ignore[arg-type]
-        Silent(),
-    )
+    return prepared(source, data, licence="none needed", **{"max_bad_share": 1.0} | options)
 
 
 def edit(source: Path, split: str, name: str, text: str) -> None:
@@ -84,14 +76,6 @@ def test_a_damaged_file_is_named(file: str, how: str, source: Path, data: Path) 
         path.write_bytes(changed.get(how, b""))
     with pytest.raises(UserError, match=rf"({file}|{data}: not a prepared corpus).*roundelay prepare"):
         load_corpus(data)
-
-
-def test_the_summary(source: Path, data: Path) -> None:
-    prepare(source, data)
-    summary = json.loads((data / "corpus.json").read_text())
-    assert (summary["name"], summary["licence"], summary["sampling_rate"]) == ("toy", "none needed", 8000)
-    assert summary["splits"]["train"] == {"utterances": 3, "hours": 0.0004, "speakers": 2, "words": 5}
-    assert (summary["words"], summary["phones"], summary["lexicon"]) == (3, 7, "lexicon.txt")
 
 
 def test_preparing_again_computes_nothing_again(source: Path, data: Path) -> None:

@@ -111,27 +111,6 @@ def test_frequent_errors(result: Score) -> None:
     ]
 
 
-def test_what_is_wanted_is_said(result: Score) -> None:
-    assert describe("hyp.trn", result, GROUPS, OutputOptions()) == f"hyp.trn: {result.errors}"
-    text = describe(
-        "hyp.trn",
-        result,
-        GROUPS,
-        OutputOptions(
-            interval=True, unit="speakers", per_speaker=True, subsets=True, table=True, confusions=3, errors=True
-        ),
-    )
-    for part in (
-        "bootstrap over 2 speakers",
-        "  swb     %WER 0.00",
-        "  s2  %WER 60.00",
-        "SUBSET",
-        "2 deletions",
-        "REF:",
-    ):
-        assert part in text, part
-
-
 def test_subsets_that_are_none(result: Score) -> None:
     with pytest.raises(UserError, match="no utterance has a subset"):
         describe("hyp.trn", result, {}, OutputOptions(subsets=True))

@@ -16,7 +16,6 @@ from roundelay_speech.scoring.alignment.marks import (
     MarkError,
     WordNetwork,
     fragments_match,
-    is_fragment_of,
     marked_network,
     plain_network,
     without_attributes,
@@ -201,14 +200,6 @@ def test_five_substitutions_are_fewer_errors_than_three_and_three() -> None:
 
 def test_of_equal_totals_the_fewest_substitutions() -> None:
     assert count_errors(align_words([*"AB"], [*"BA"])) == ErrorCounts(1, 1, 0, 2)
-
-
-@pytest.mark.parametrize(
-    ("fragment", "word", "expected"),
-    [("WO-", "WORLD", True), ("WO-", "WO", True), ("WO-", "TWO", False), ("-LD", "WORLD", True), ("-", "-", False)],
-)
-def test_fragments(fragment: str, word: str, expected: bool) -> None:
-    assert is_fragment_of(fragment, word) is expected
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from roundelay.core.epochs import EpochPlan
-from roundelay_speech.models.sequences import Pieces, SequenceExamples, lay_out, whole_utterance
+from roundelay_speech.models.sequences import Pieces, SequenceExamples, whole_utterance
 from support.toy_models import toy
 
 WHOLE, CHUNKS = Pieces(None, 5, 5), Pieces(6, left=4, fill=True)
@@ -39,22 +39,6 @@ def test_an_epoch_has_every_frame_once_whatever_the_number_of_learners(pieces: P
     assert order == drawn(plan)
     if plan.rounds > 1:
         assert order != drawn(dataclasses.replace(plan, epoch=4))
-
-
-def test_pieces_of_a_round_are_about_equally_long() -> None:
-    """So little is padded: here a tenth of what a shuffled order pads."""
-    rng = np.random.default_rng(0)
-    sizes = rng.integers(20, 400, 3000)
-    begins = np.concatenate([[0], np.cumsum(sizes)])
-    plan = EpochPlan(0, int(begins[-1]), 4000, 1, seed=0)
-    order = lay_out(begins, plan)
-    utterance = np.searchsorted(begins, order, side="right") - 1
-    padded = 0
-    for index in range(plan.rounds):
-        batch = plan.piece(index)
-        longest = max(np.bincount(utterance[batch.start : batch.stop]))
-        padded += len(np.unique(utterance[batch.start : batch.stop])) * longest - batch.frames
-    assert padded / plan.examples < 0.15
 
 
 def test_a_minibatch_is_its_utterances_and_the_context_of_those_it_cuts() -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from roundelay.core.checksums import verify
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
-from roundelay_speech.corpus.build import change_features, prepare_kaldi
-from roundelay_speech.corpus.options import Preparation, PrepareOptions
+from roundelay_speech.corpus.build import change_features
 from roundelay_speech.data.joined import UNIT, FilePiece, JoinedFiles, let_go, read_ahead
 from roundelay_speech.data.manifest import read_manifest
 from roundelay_speech.features.cutting import cut_into_shards, even_cuts
@@ -21,9 +20,8 @@ from roundelay_speech.features.parts import only_fbank
 from roundelay_speech.features.shards import MANIFEST, ROWS, SHARD, SHARDS
 from roundelay_speech.hmm.cepstra import all_cepstra
 from roundelay_speech.prepared import Corpus, load_corpus
-from support.corpora import kaldi_corpus
+from support.corpora import kaldi_corpus, prepared
 
-SPLITS = {"dev": "dev", "train": "train", "test": "test"}
 TEXTS = {
     "dev": {"s3-a": "GO YES"},
     "train": {f"s{speaker}-{take}": "YES NO" for speaker in (1, 2) for take in range(4)},
@@ -33,13 +31,7 @@ BEHIND = 2 * UNIT  # bytes of a file that lie in the middle of the whole
 
 
 def prepare(source: Path, data: Path, shards: int | None) -> Corpus:
-    return prepare_kaldi(
-        source,
-        source / "lang" / "words.dic",
-        SPLITS,
-        Preparation(data, "toy", options=PrepareOptions(max_bad_share=1.0, shards=shards)),
-        Silent(),
-    )
+    return prepared(source, data, *TEXTS, max_bad_share=1.0, shards=shards)
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +115,12 @@ def test_what_an_interrupted_cut_has_written_stays(source: Path, tmp_path: Path)
         def advance(self, n: int = 1, note: str = "") -> None:
             raise KeyboardInterrupt
 
-    options = PrepareOptions(max_bad_share=1.0, shards=3)
-    lexicon = source / "lang" / "words.dic"
     with pytest.raises(KeyboardInterrupt):
         cut_into_shards(plain.features(), plain.utterances, plain.splits["train"], 3, Killed())
     assert np.array_equal(load_corpus(tmp_path).features().array, before), "until the end it is as it was"
     (first,) = (plain.features().folder / SHARDS).glob(f"*/{SHARD}")
     state = first.stat().st_mtime_ns
-    done = prepare_kaldi(source, lexicon, SPLITS, Preparation(tmp_path, "toy", options=options), Silent())
+    done = prepare(source, tmp_path, 3)
     assert first.stat().st_mtime_ns == state
     assert np.array_equal(done.features().array, before)
 

@@ -2,14 +2,11 @@
 
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -59,17 +56,6 @@ def test_faults(tmp_path: Path, change: object, named: str) -> None:
         read_header(path)
     assert str(path) in str(error.value)
     assert readable([path], tmp_path / "wav", Silent()) == ({}, [str(error.value)])
-
-
-@given(st.data())
-def test_any_damage_is_named_or_harmless(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = sphere(tmp_path_factory.mktemp("fuzz") / "a.sph", list(SAMPLES[:, :50]))
-    content = bytearray(path.read_bytes())
-    for _ in range(data.draw(st.integers(1, 5))):
-        content[data.draw(st.integers(0, 250))] = data.draw(st.integers(0, 255))
-    path.write_bytes(bytes(content[: data.draw(st.integers(0, len(content)))]))
-    with suppress(AudioError):
-        assert read_header(path).path == path
 
 
 CONVERTER = f"""#!{sys.executable}

@@ -3,13 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from roundelay.core.errors import UserError
-from roundelay.core.streams import stream
 from roundelay_speech.hmm.formats.textgrid import Interval, TextGrid, Tier, read_textgrid, without_gaps, write_textgrid
-from support.damage import refused_or_read
 
 LONG = """File type = "ooTextFile"
 Object class = "TextGrid"
@@ -123,27 +119,6 @@ def test_faults_are_named_with_their_lines(tmp_path: Path, before: str, after: s
         read_textgrid(path)
     assert f"{path}" in str(error.value)
     assert message in str(error.value)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.integers(0, 2**32 - 1))
-def test_damaged_files_are_refused_or_read_never_worse(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    path = tmp_path_factory.mktemp("damaged") / "a.TextGrid"
-    rng = stream(seed, "damage")
-    content = bytearray((LONG if rng.integers(2) else SHORT).encode())
-    for _ in range(int(rng.integers(1, 4))):
-        if not content:  # the blows before left nothing to hit
-            break
-        at = int(rng.integers(len(content)))
-        match int(rng.integers(3)):
-            case 0:
-                content[at] = int(rng.integers(256))
-            case 1:
-                del content[at : at + int(rng.integers(1, 20))]
-            case _:
-                del content[at + 1 :]
-    path.write_bytes(bytes(content))
-    refused_or_read(read_textgrid, path)
 
 
 def test_gaps_become_empty_intervals() -> None:

@@ -30,8 +30,8 @@ from roundelay_speech.ngrams.estimate import estimate
 from roundelay_speech.ngrams.ngram import BEGIN
 from roundelay_speech.ngrams.ngram import END as SENTENCE_END
 from roundelay_speech.search.beam import search
-from support.toy_corpus import toy_corpus
-from support.toy_speech import LEXICON, sentences
+from support.toy_corpus import QUICK, toy_corpus
+from support.toy_speech import LEXICON, sentences, tying
 
 MARKED = LEXICON.by_position()
 DIMENSIONS = 3
@@ -58,6 +58,9 @@ def random_tree(lexicon: Lexicon, silence_states: int, leaves: int, context: int
 
 
 LANGUAGES = {
+    "plain": (LEXICON, tying(1)),
+    "biphones": (LEXICON, tying(2)),
+    "triphones": (LEXICON, tying(3)),
     "plain, silence 1": (LEXICON, untied(LEXICON.phones, 1).tying()),
     "plain, silence 5": (LEXICON, untied(LEXICON.phones, 5).tying()),
     "triphones, silence 4": (LEXICON, random_tree(LEXICON, 4, 60).tying()),
@@ -260,26 +263,13 @@ def test_the_decoding_graph_has_the_same_ways(language: tuple[Lexicon, Tying]) -
 
 # the whole training ---------------------------------------------------------------------------------------------------
 
-SMALL = AlignConfig(
-    tied_states=60,
-    mono_gaussians=40,
-    mono_passes=8,
-    mono_realign=(1, 2, 3, 4, 5, 6, 7),
-    tri_gaussians=60,
-    tri_passes=3,
-    tri_realign=(1,),
-    settle=2,
-    min_leaf_frames=20.0,
-    min_leaf_gain=5.0,
-    workers=1,
-    position_dependent=True,
-    silence_states=5,
-)
+
+BY_POSITION = dataclasses.replace(QUICK, tied_states=60, tri_gaussians=60, position_dependent=True, silence_states=5)
 
 
 def test_from_a_flat_start_and_again(tmp_path: Path) -> None:
     corpus, store, truth = toy_corpus(tmp_path, seed=1)
-    summary = train_alignments(corpus, store, SMALL, tmp_path / "ali", Silent())
+    summary = train_alignments(corpus, store, BY_POSITION, tmp_path / "ali", Silent())
     alignment = Alignment.load(tmp_path / "ali")
     assert alignment.tying.phones == MARKED.phones
     assert alignment.tying.states(SILENCE) == 5
@@ -307,7 +297,7 @@ def test_from_a_flat_start_and_again(tmp_path: Path) -> None:
     assert again.changed_share is not None
     assert again.changed_share < 0.01
     with pytest.raises(UserError, match="differs in silence_states"):
-        train_alignments(corpus, store, dataclasses.replace(SMALL, silence_states=4), tmp_path / "ali", Silent())
+        train_alignments(corpus, store, dataclasses.replace(BY_POSITION, silence_states=4), tmp_path / "ali", Silent())
 
 
 def test_options_at_their_defaults_know_earlier_alignments() -> None:
