@@ -17,16 +17,12 @@ from roundelay_speech.units import Phones
 from support.toy_corpus import FILTERS, toy_corpus
 from support.toy_models import TINY
 
+CHUNKS = TINY["conformer-chunks"]
+assert isinstance(CHUNKS, ConformerConfig)
 UNALIGNED: dict[str, ModelConfig] = {
     "blstm": BlstmConfig(layers=1, cells=6, deltas=0, subsampling=3),
     "conformer": ConformerConfig(layers=1, width=16, heads=2, kernel=5, expansion=2, deltas=0, subsampling=2),
-    "conformer-chunks": replace(
-        TINY["conformer-chunks"],
-        deltas=0,
-        subsampling=3,
-        left_chunks=3,
-        dynamic_chunks=False,  # type: ignore[call-arg]
-    ),
+    "conformer-chunks": replace(CHUNKS, deltas=0, subsampling=3, left_chunks=3, dynamic_chunks=False),
     "tdnnf": TdnnfConfig(strides=(1, 1), width=16, bottleneck=6, deltas=0, subsampling=3),
 }
 

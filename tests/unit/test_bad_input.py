@@ -7,8 +7,10 @@ import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import soundfile
 from hypothesis import HealthCheck, example, given, settings
@@ -182,7 +184,7 @@ def test_lhotse_cuts_with_any_value(corpus: Path, value: object, place: str, dat
         assert not [problem for u in kept for problem in problems_of(u)]
 
 
-REALS = {"s-1": np.arange(6, dtype=np.float32).reshape(3, 2), "s-2": np.ones((2, 2))}
+REALS: dict[str, npt.NDArray[Any]] = {"s-1": np.arange(6, dtype=np.float32).reshape(3, 2), "s-2": np.ones((2, 2))}
 GRID = TextGrid(0, 1.5, (Tier("words", (Interval(0, 0.5, ""), Interval(0.5, 1.5, 'say "no"'))),))
 SPHERE = [0.3 * np.sin(np.arange(50.0))] * 2
 FILES: dict[str, tuple[Callable[[Path, bool], object], Callable[[Path], object], str]] = {
