@@ -1,9 +1,12 @@
 """Claims: every file is one, a verdict follows from rule and table alone, and the page says what the evidence says."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -15,6 +18,7 @@ from roundelay.strategies import make_strategy
 from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
 from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence, write_evidence
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
+from roundelay_lab.claims.noise import noise_scale
 from roundelay_lab.claims.page import DRAWN, PAGE, draw, page, settled
 from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay_lab.claims.running import Kept, Ways, run_claim
@@ -292,3 +296,33 @@ def test_distances_measured_are_those_on_paper() -> None:
         row = piece.work(Silent())
         assert row is not None
         assert row["ratio"] == pytest.approx(1, abs=0.1)
+
+
+# The noise scale ------------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_scale_of_two_gradients_by_hand() -> None:
+    """Their product is the signal, 4 - 1 = 3; of their mean square, 5, the rest is noise: 8 examples times 2 / 3."""
+    two = [torch.tensor([2.0, 1.0]), torch.tensor([2.0, -1.0])]
+    assert noise_scale(two, 8) == pytest.approx(16 / 3)
+    assert noise_scale([two[0], -two[0]], 8) is None
+    with pytest.raises(ValueError, match="two gradients"):
+        noise_scale(two[:1], 8)
+
+
+@pytest.mark.parametrize("examples", [4, 64])
+def test_the_noise_scale_is_the_same_whatever_minibatches_it_is_taken_of(examples: int) -> None:
+    """Of a gradient of square 4 with noise of variance 900 in one example's: 225, within what chance there is."""
+    drawn, signal = np.random.default_rng(1), np.full(10_000, 0.02)
+    noise = 30 / np.sqrt(10_000 * examples)
+    found = noise_scale((torch.tensor(signal + noise * drawn.standard_normal(10_000)) for _ in range(64)), examples)
+    assert found == pytest.approx(225, rel=0.1)
+
+
+def test_what_a_regime_was_measured_of_is_told_from_what_is_said_of_it() -> None:
+    claim = next(claim for claim in load_claims() if claim.regime)
+    assert claim.regime is not None
+    said, other = (replace(claim, regime=replace(claim.regime, **new)) for new in ({"says": "else"}, {"groups": 2}))
+    assert said.regime_definition == claim.regime_definition != other.regime_definition
+    with pytest.raises(UserError, match="only trainings have a regime"):
+        read_claim("small", SMALL + "regime: {overrides: [], tune: []}")

@@ -11,7 +11,7 @@ from roundelay.core.files import write_text
 from roundelay.reports.axes import Axis, axis
 from roundelay.reports.markup import render
 from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
-from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence
+from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, load_regime
 from roundelay_lab.claims.rule import MORE_SEEDS, Judgement, Measured, Verdict, measured, seeds_that_decide
 
 WIDTH, HEIGHT, TOP = 640.0, 340.0, 34.0
@@ -25,6 +25,7 @@ class Settled:
     claim: Claim
     evidence: Evidence | None
     judgement: Judgement
+    regime: Evidence | None = None
 
     @property
     def short(self) -> str:
@@ -77,7 +78,7 @@ def settled() -> list[Settled]:
     found = []
     for claim in load_claims():
         evidence = load_evidence(claim)
-        found.append(Settled(claim, evidence, judged(claim, evidence)))
+        found.append(Settled(claim, evidence, judged(claim, evidence), load_regime(claim)))
     return found
 
 
@@ -95,7 +96,8 @@ def write_page(folder: Path) -> list[Path]:
 
 def page(all_claims: Sequence[Settled]) -> str:
     """Return the page's text."""
-    text = render("roundelay_lab.claims/claims.md", claims=all_claims, shown=shown, bound=_bound, measured=_table)
+    words = {"shown": shown, "bound": _bound, "measured": measured_table}
+    text = render("roundelay_lab.claims/claims.md", claims=all_claims, **words)
     return text.rstrip() + "\n"
 
 
@@ -117,7 +119,7 @@ def _selection(rows: object) -> str:
     return f"({', '.join(words)})" if words else "all"
 
 
-def _table(evidence: Evidence) -> list[list[str]]:
+def measured_table(evidence: Evidence) -> list[list[str]]:
     """Return titles, then a row for each configuration: means, and their spread over seeds."""
     keys = evidence.keys
     columns = list(dict.fromkeys(k for row in evidence.rows for k in row if k not in (*keys, "seed")))
