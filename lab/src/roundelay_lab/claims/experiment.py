@@ -161,7 +161,7 @@ class Regime:
     """
 
     overrides: tuple[str, ...]
-    tune: tuple[str, ...]
+    tune: tuple[str, ...] = ()
     groups: int = 64
     size: int = 32
     says: str = ""
