@@ -4,18 +4,22 @@ its figure, lines over a few values of a key, as an SVG file that stands alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
+
+import numpy as np
 
 from roundelay.core.files import write_text
 from roundelay.reports.axes import Axis, axis
 from roundelay.reports.markup import render
 from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
 from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, load_regime
+from roundelay_lab.claims.intervals import sampled
 from roundelay_lab.claims.rule import MORE_SEEDS, Judgement, Measured, Verdict, measured, seeds_that_decide
 
 WIDTH, HEIGHT, TOP = 640.0, 340.0, 34.0
 PAGE, DRAWN = "claims.md", "claims"
+BESIDE = "dev, of one learner's"
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,32 @@ def measured_table(evidence: Evidence) -> list[list[str]]:
             ]
             spread = f" ± {one.sd:.2g}" if one.sd else ""
             cells.append(f"{shown(one.mean)}{spread}" if having else "")
+    if beside := _beside_one_learner(evidence):
+        columns.append(BESIDE)
+        for key, cells in table.items():
+            cells.append(beside.get(key, ""))
     return [[*keys, *columns], *([*map(str, key), *cells] for key, cells in table.items())]
+
+
+def _beside_one_learner(evidence: Evidence) -> dict[tuple[object, ...], str]:
+    """Return by keys the loss over that of one learner under the same seed, with its interval; none without one
+    learner."""
+    rows, keys = evidence.rows, evidence.keys
+    alone = [row for row in rows if row.get("strategy") == "sgd" and "dev" in row]
+    if not alone:
+        return {}
+    axes = [key for key in keys if key not in ("strategy", "learners")]
+    same = [key for key in axes if {row.get(key) for row in rows} <= {row.get(key) for row in alone}]
+    found, losses = {}, {one.configuration: one.mean for one in measured(rows, keys, "dev", {})}
+    for one in measured(rows, keys, "dev", {}, {"strategy": "sgd"}, same):
+        values = dict(one.configuration)
+        low, high = (float(end[0, 0]) for end in sampled(np.array(one.values)[:, None], seeded=True).bounds())
+        ratio = (
+            f"{shown(one.mean)} ({shown(low)} to {shown(high)})" if isfinite(losses[one.configuration]) else shown(inf)
+        )
+        if values["strategy"] != "sgd":
+            found[tuple(values.get(key, "") for key in keys)] = ratio
+    return found
 
 
 def draw(claim: Claim, evidence: Evidence) -> str:
