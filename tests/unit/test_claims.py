@@ -19,7 +19,7 @@ from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, 
 from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence, write_evidence
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
 from roundelay_lab.claims.noise import noise_scale
-from roundelay_lab.claims.page import DRAWN, PAGE, draw, page, settled
+from roundelay_lab.claims.page import BESIDE, DRAWN, PAGE, draw, measured_table, page, settled
 from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay_lab.claims.running import Kept, Ways, run_claim
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
@@ -214,6 +214,15 @@ def test_a_divisor_is_one_row() -> None:
         measured(rows, KEYS, "dev", {"strategy": "bmuf"}, {"strategy": "bsp"})
     with pytest.raises(UserError, match="2 rows have"):
         measured(rows, KEYS, "dev", {"strategy": "bmuf"}, {"learners": 4})
+
+
+def test_a_table_says_losses_beside_one_learner_of_the_same_seed() -> None:
+    rows = table(sgd=[2.0, 1.0], bmuf=[2.2, 1.1], asgd=[None, None])
+    evidence = Evidence("small", "", "", "", "", 0.0, "", "", KEYS, tuple(rows))
+    titles, *cells = measured_table(evidence)
+    assert [titles[-1], *(row[-1] for row in cells)] == [BESIDE, "", "1.1 (1.1 to 1.1)", "diverged"]
+    alone = replace(evidence, rows=tuple(row for row in evidence.rows if row["strategy"] != "sgd"))
+    assert BESIDE not in measured_table(alone)[0]
 
 
 def test_a_rerun_lands_within_the_stated_spread_or_is_told_where_it_does_not() -> None:
