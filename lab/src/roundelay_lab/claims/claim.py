@@ -151,7 +151,7 @@ class Claim:
         """Fingerprint of what is run to measure the regime."""
         assert isinstance(self.experiment, Trainings)
         found = {key: value for key, value in plain(self.regime).items() if key != "says"}
-        return _fingerprint([self.experiment.recipe, self.experiment.overrides, self.experiment.seeds, found])
+        return _fingerprint([self.experiment.recipe, self.experiment.overrides, found])
 
     @property
     def bounds(self) -> str:

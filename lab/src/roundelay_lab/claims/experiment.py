@@ -156,13 +156,15 @@ class Regime:
 
     overrides  section.key=value, beside those of the experiment; `training.minibatch` is an axis
     tune       as of a part
+    seeds      number of seeds, as in the experiment
     groups     so many minibatches of `size` are drawn for each look, no example twice
     says       what follows for the claim
     """
 
     overrides: tuple[str, ...]
     tune: tuple[str, ...] = ()
-    groups: int = 64
+    seeds: int = 3
+    groups: int = 12
     size: int = 32
     says: str = ""
 

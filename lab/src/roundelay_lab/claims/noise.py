@@ -36,7 +36,7 @@ from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, of_kind, read_events
 from roundelay.grids.cells import Cell
 from roundelay.learner.base import Learner
-from roundelay.saving import BEGINNING, FOLDER, epoch_ends
+from roundelay.saving import FOLDER, epoch_ends
 from roundelay_lab.claims.experiment import Piece, Regime, Row, short
 from roundelay_speech.acoustic import make_job
 from roundelay_speech.grids.cells import recipe_of
@@ -63,7 +63,7 @@ def noise_scale(gradients: Iterable[Tensor], examples: float) -> float | None:
 
 
 def noise_pieces(regime: Regime, trained: Sequence[Cell]) -> list[Piece]:
-    """Return a row for each training and end of an epoch, the untrained model too.
+    """Return a row for each training and end of an epoch.
 
     Columns: what was tuned; `updates` so far; `dev` (cross-entropy there); `noise_scale`, in the unit of the minibatch;
     `ratio`, the minibatch divided by it.
@@ -71,7 +71,7 @@ def noise_pieces(regime: Regime, trained: Sequence[Cell]) -> list[Piece]:
     learner, found = cache(partial(_learner, trained[0])), []  # gradients at a point are the same for all of them
     for cell in trained:
         folder, number = cell.exp / FOLDER, recipe_of(cell).training.size.number
-        for path in (folder / f"{BEGINNING}.json", *epoch_ends(folder)):
+        for path in epoch_ends(folder):
             key: Row = {"minibatch": number, "epoch": _epoch(path), "seed": cell.seed}
             found.append(Piece(key, partial(_look, regime, cell, path, learner)))
     return found

@@ -90,10 +90,17 @@ def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | No
     found = _run(noise_pieces(regime, cells), Kept(folder / "rows.json", claim.regime_definition), ways)
     if found is None:
         return None
-    told = {"definition": claim.regime_definition, "bounds": "", "verdict": "", "command": claim.regime_command}
-    where = {"commit": commit(), "machine": machine()}
     evidence = Evidence(
-        claim.name, **told, **where, seconds=round(found.seconds, 1), keys=regime.keys, rows=tuple(found.rows)
+        claim=claim.name,
+        definition=claim.regime_definition,
+        bounds="",
+        verdict="",
+        command=claim.regime_command,
+        seconds=round(found.seconds, 1),
+        commit=commit(),
+        machine=machine(),
+        keys=regime.keys,
+        rows=tuple(found.rows),
     )
     write_evidence(evidence, folder / EVIDENCE)
     return evidence

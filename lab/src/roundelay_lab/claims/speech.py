@@ -75,7 +75,7 @@ def train_regime(
     """
     overrides = (*regime.overrides, "training.keep_checkpoints=1000")
     part = Part(experiment.parts[0].strategies, (1,), overrides, regime.tune)
-    regimes = replace(experiment, runs=f"{experiment.runs}-regime")
+    regimes = replace(experiment, runs=f"{experiment.runs}-regime", seeds=regime.seeds)
     grid = grid_of(regimes, part, part.strategies[0], prepare(experiment, folders, progress), folders)
     announce(f"{grid.size} trainings of one learner in {grid.folder}")
     outcomes = run_grid(grid, False, progress, announce, interrupt)
