@@ -16,7 +16,15 @@ from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy
 from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
-from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence, write_evidence
+from roundelay_lab.claims.evidence import (
+    Evidence,
+    fixed_before,
+    judged,
+    load_evidence,
+    load_regime,
+    read_evidence,
+    write_evidence,
+)
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
 from roundelay_lab.claims.noise import noise_scale
 from roundelay_lab.claims.page import BESIDE, DRAWN, PAGE, draw, measured_table, page, settled
@@ -81,8 +89,11 @@ def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None
     """The verdict in the file is the one that rule and table come to; and a table is whole."""
     names = {claim.name for claim in load_claims()}
     files = (ROOT / "lab" / "src" / "roundelay_lab" / "claims" / "evidence").glob("*.json")
-    assert {path.stem for path in files} <= names
+    regimes = {f"{claim.name}-regime" for claim in load_claims() if claim.regime}
+    assert {path.stem for path in files} <= names | regimes
     for claim in load_claims():
+        if (regime := load_regime(claim)) is not None:
+            assert (regime.claim, regime.command) == (claim.name, claim.regime_command)
         evidence = load_evidence(claim)
         if evidence is not None:
             assert evidence.claim == claim.name
