@@ -10,8 +10,9 @@ from roundelay.core.records import Evaluation
 from roundelay.job import Interrupt
 from roundelay_lab.claims.claim import Claim, read_claim
 from roundelay_lab.claims.evidence import read_evidence
-from roundelay_lab.claims.rule import measured
-from roundelay_lab.claims.running import Ways, run_claim
+from roundelay_lab.claims.page import Settled, page
+from roundelay_lab.claims.rule import Judgement, Verdict, measured
+from roundelay_lab.claims.running import Ways, run_claim, run_regime
 from roundelay_lab.claims.speech import ClaimFolders, reached
 
 CLAIM = """
@@ -72,6 +73,34 @@ def test_a_table_of_trainings_and_its_verdict(folders: ClaimFolders) -> None:
     again: list[str] = []
     assert run_claim(claim, folders, quietly(Interrupt(), again)) == evidence
     assert all("there already" in line for line in again if "/" in line.split()[0])
+
+
+def test_a_regime_is_measured_beside_every_minibatch(folders: ClaimFolders) -> None:
+    """At the end of each epoch; gone on with after an interrupt; read by a second call."""
+    regime = """
+regime:
+  overrides: ["training.minibatch=128,256"]
+  tune: ["schedule.learning_rate=0,0.05"]
+  seeds: 1
+  groups: 4
+  size: 16
+"""
+    claim = read_claim("small", CLAIM.replace("max_epochs=1, training.minibatch=256", "max_epochs=2") + regime)
+    stopped, told = Interrupt(), list[str]()
+    stopped.asked = True
+    assert run_regime(claim, folders, quietly(stopped)) is None
+    found = run_regime(claim, folders, quietly(Interrupt(), told))
+    assert found is not None
+    assert [(row["minibatch"], row["epoch"]) for row in found.rows] == [(128, 1), (128, 2), (256, 1), (256, 2)]
+    assert all(row["ratio"] == pytest.approx(row["minibatch"] / row["noise_scale"], rel=1e-4) for row in found.rows)
+    assert found.rows[1]["dev"] < found.rows[0]["dev"]
+    assert found.rows[1]["updates"] == 2 * found.rows[0]["updates"] > 2 * found.rows[2]["updates"]
+    assert found.rows[0]["learning_rate"] == 0.05
+    assert found.command == "roundelay claims regime small --source DIR"
+    assert run_regime(claim, folders, quietly(Interrupt())) == found
+    assert "| 128 | 1 | 0.05 |" in page([Settled(claim, None, Judgement(Verdict.OPEN), found)])
+    with pytest.raises(UserError, match="no regime"):
+        run_regime(read_claim("small", CLAIM), folders, quietly(Interrupt()))
 
 
 def test_few_learners_on_processes_come_to_what_the_simulator_says(folders: ClaimFolders) -> None:

@@ -1,9 +1,12 @@
 """Claims: every file is one, a verdict follows from rule and table alone, and the page says what the evidence says."""
 
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+import torch
 
 from roundelay.cli import main
 from roundelay.core.errors import UserError
@@ -13,9 +16,17 @@ from roundelay.job import Interrupt
 from roundelay.runtime.base import wall_clock
 from roundelay.strategies import make_strategy
 from roundelay_lab.claims.claim import Check, Claim, Landing, Rule, find_claim, load_claims, read_claim
-from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, read_evidence
+from roundelay_lab.claims.evidence import (
+    Evidence,
+    fixed_before,
+    judged,
+    load_evidence,
+    load_regime,
+    read_evidence,
+)
 from roundelay_lab.claims.experiment import Mixing, Piece, Printed, Row, Scenarios, Trainings
-from roundelay_lab.claims.page import DRAWN, PAGE, draw, page, settled
+from roundelay_lab.claims.noise import noise_scale
+from roundelay_lab.claims.page import BESIDE, DRAWN, PAGE, draw, measured_table, page, settled
 from roundelay_lab.claims.rule import Verdict, configuration, judge, landings, measured
 from roundelay_lab.claims.running import Kept, Ways, run_claim
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces, settled_on_paper
@@ -77,8 +88,11 @@ def test_evidence_is_of_the_claim_as_it_is_defined_and_has_its_verdict() -> None
     """The verdict in the file is the one that rule and table come to; and a table is whole."""
     names = {claim.name for claim in load_claims()}
     files = (ROOT / "lab" / "src" / "roundelay_lab" / "claims" / "evidence").glob("*.json")
-    assert {path.stem for path in files} <= names
+    regimes = {f"{claim.name}-regime" for claim in load_claims() if claim.regime}
+    assert {path.stem for path in files} <= names | regimes
     for claim in load_claims():
+        if (regime := load_regime(claim)) is not None:
+            assert (regime.claim, regime.command) == (claim.name, claim.regime_command)
         evidence = load_evidence(claim)
         if evidence is not None:
             assert evidence.claim == claim.name
@@ -212,6 +226,15 @@ def test_a_divisor_is_one_row() -> None:
         measured(rows, KEYS, "dev", {"strategy": "bmuf"}, {"learners": 4})
 
 
+def test_a_table_says_losses_beside_one_learner_of_the_same_seed() -> None:
+    rows = table(sgd=[2.0, 1.0], bmuf=[2.2, 1.1], asgd=[None, None])
+    evidence = Evidence("small", "", "", "", "", 0.0, "", "", KEYS, tuple(rows))
+    titles, *cells = measured_table(evidence)
+    assert [titles[-1], *(row[-1] for row in cells)] == [BESIDE, "", "1.1 (1.1 to 1.1)", "diverged"]
+    alone = replace(evidence, rows=tuple(row for row in evidence.rows if row["strategy"] != "sgd"))
+    assert BESIDE not in measured_table(alone)[0]
+
+
 def test_a_rerun_lands_within_the_stated_spread_or_is_told_where_it_does_not() -> None:
     claim = Claim(99, "", None, open="not here", landing=(Landing("dev", 0.03, broken=6.0),))  # type: ignore[arg-type]
     before = table(sgd=[2.0], bmuf=[2.1], asgd=[6.2])
@@ -285,3 +308,33 @@ def test_distances_measured_are_those_on_paper() -> None:
         row = piece.work(Silent())
         assert row is not None
         assert row["ratio"] == pytest.approx(1, abs=0.1)
+
+
+# The noise scale ------------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_scale_of_two_gradients_by_hand() -> None:
+    """Their product is the signal, 4 - 1 = 3; of their mean square, 5, the rest is noise: 8 examples times 2 / 3."""
+    two = [torch.tensor([2.0, 1.0]), torch.tensor([2.0, -1.0])]
+    assert noise_scale(two, 8) == pytest.approx(16 / 3)
+    assert noise_scale([two[0], -two[0]], 8) is None
+    with pytest.raises(ValueError, match="two gradients"):
+        noise_scale(two[:1], 8)
+
+
+@pytest.mark.parametrize("examples", [4, 64])
+def test_the_noise_scale_is_the_same_whatever_minibatches_it_is_taken_of(examples: int) -> None:
+    """Of a gradient of square 4 with noise of variance 900 in one example's: 225, within what chance there is."""
+    drawn, signal = np.random.default_rng(1), np.full(10_000, 0.02)
+    noise = 30 / np.sqrt(10_000 * examples)
+    found = noise_scale((torch.tensor(signal + noise * drawn.standard_normal(10_000)) for _ in range(64)), examples)
+    assert found == pytest.approx(225, rel=0.1)
+
+
+def test_what_a_regime_was_measured_of_is_told_from_what_is_said_of_it() -> None:
+    claim = next(claim for claim in load_claims() if claim.regime)
+    assert claim.regime is not None
+    said, other = (replace(claim, regime=replace(claim.regime, **new)) for new in ({"says": "else"}, {"groups": 2}))
+    assert said.regime_definition == claim.regime_definition != other.regime_definition
+    with pytest.raises(UserError, match="only trainings have a regime"):
+        read_claim("small", SMALL + "regime: {overrides: [], tune: []}")

@@ -15,7 +15,7 @@ from roundelay.core.configure import build, plain
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_yaml
 from roundelay.core.strategy_text import did_you_mean
-from roundelay_lab.claims.experiment import AnyExperiment, Trainings
+from roundelay_lab.claims.experiment import AnyExperiment, Regime, Trainings
 
 Selection = Mapping[str, Any]
 """Rows of a table by their keys: each key is one value, or one of a list."""
@@ -97,6 +97,7 @@ class Claim:
 
     known   what was known before the experiment was run
     fixed   whether the bounds of the rule were written before its table was known, or after
+    regime  how its minibatches lie to the noise of gradients
     open    what it would take to settle a claim that cannot be settled here; then nothing else need be given
     limits  what a verdict does not cover
     """
@@ -108,6 +109,7 @@ class Claim:
     rule: Rule | None = None
     landing: tuple[Landing, ...] = ()
     figure: Figure | None = None
+    regime: Regime | None = None
     known: str = ""
     fixed: Literal["before", "after"] = "before"
     open: str = ""
@@ -119,12 +121,22 @@ class Claim:
             raise UserError(f"claim {self.name}: give an experiment and a rule, or say in `open` what it would take.")
         if self.experiment is not None and not self.landing:
             raise UserError(f"claim {self.name}: say in `landing` how near a rerun must come.")
+        if self.regime is not None and not isinstance(self.experiment, Trainings):
+            raise UserError(f"claim {self.name}: only trainings have a regime.")
 
     @property
     def command(self) -> str:
         """Command that runs it."""
-        corpus = f" {self.experiment.wants}" if isinstance(self.experiment, Trainings) else ""
-        return f"roundelay claims run {self.name}{corpus}"
+        return f"roundelay claims run {self.name}{self._corpus}"
+
+    @property
+    def regime_command(self) -> str:
+        """Command that measures its regime."""
+        return f"roundelay claims regime {self.name}{self._corpus}"
+
+    @property
+    def _corpus(self) -> str:
+        return f" {self.experiment.wants}" if isinstance(self.experiment, Trainings) else ""
 
     @property
     def definition(self) -> str:
@@ -133,6 +145,13 @@ class Claim:
         if experiment and not experiment.get("processes_up_to", True):
             del experiment["processes_up_to"]  # of later date than evidence without it
         return _fingerprint(experiment)
+
+    @property
+    def regime_definition(self) -> str:
+        """Fingerprint of what is run to measure the regime."""
+        assert isinstance(self.experiment, Trainings)
+        found = {key: value for key, value in plain(self.regime).items() if key != "says"}
+        return _fingerprint([self.experiment.recipe, self.experiment.overrides, found])
 
     @property
     def bounds(self) -> str:

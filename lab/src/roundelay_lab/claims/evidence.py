@@ -44,6 +44,21 @@ def load_evidence(claim: Claim) -> Evidence | None:
     return build(Evidence, json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else None
 
 
+def load_regime(claim: Claim) -> Evidence | None:
+    """Return the table of the claim's regime that comes with the package; None: there is none yet.
+
+    Raises:
+        UserError: it is of another experiment.
+    """
+    file = resources.files(__package__) / "evidence" / f"{claim.name}-regime.json"
+    if claim.regime is None or not file.is_file():
+        return None
+    found = build(Evidence, json.loads(file.read_text(encoding="utf-8")))
+    if found.definition != claim.regime_definition:
+        raise UserError(f"claim {claim.name}: its regime is of another experiment. Measure it again.")
+    return found
+
+
 def read_evidence(path: Path) -> Evidence:
     """Return the evidence in a file.
 

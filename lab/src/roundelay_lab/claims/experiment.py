@@ -5,7 +5,7 @@ Every experiment is a table in the end: rows with keys (strategy, learners, ...)
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from roundelay.core.progress import Progress
 
@@ -147,6 +147,35 @@ class Trainings:
 
 PROCESSES = "training.runtime=procs"
 """Override of a part whose cells are trained on processes."""
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Minibatches beside the noise scale of gradients: one learner is trained with each, and its gradients are looked
+    at after every epoch (noise.py).
+
+    overrides  section.key=value, beside those of the experiment; `training.minibatch` is an axis
+    tune       as of a part
+    seeds      number of seeds, as in the experiment
+    groups     so many minibatches of `size` are drawn for each look, no example twice
+    says       what follows for the claim
+    """
+
+    overrides: tuple[str, ...]
+    tune: tuple[str, ...] = ()
+    seeds: int = 3
+    groups: int = 12
+    size: int = 32
+    says: str = ""
+
+    keys: ClassVar[tuple[str, ...]] = ("minibatch", "epoch")
+    """Names of its keys."""
+
+    @property
+    def tuned(self) -> tuple[str, ...]:
+        """Keys of what is tuned."""
+        return tuple(text.partition("=")[0] for text in self.tune)
+
 
 AnyExperiment = Printed | Scenarios | Mixing | Trainings
 

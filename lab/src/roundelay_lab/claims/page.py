@@ -4,18 +4,22 @@ its figure, lines over a few values of a key, as an SVG file that stands alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
+
+import numpy as np
 
 from roundelay.core.files import write_text
 from roundelay.reports.axes import Axis, axis
 from roundelay.reports.markup import render
 from roundelay_lab.claims.claim import Check, Claim, Figure, load_claims
-from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence
+from roundelay_lab.claims.evidence import Evidence, fixed_before, judged, load_evidence, load_regime
+from roundelay_lab.claims.intervals import sampled
 from roundelay_lab.claims.rule import MORE_SEEDS, Judgement, Measured, Verdict, measured, seeds_that_decide
 
 WIDTH, HEIGHT, TOP = 640.0, 340.0, 34.0
 PAGE, DRAWN = "claims.md", "claims"
+BESIDE = "dev, of one learner's"
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Settled:
     claim: Claim
     evidence: Evidence | None
     judgement: Judgement
+    regime: Evidence | None = None
 
     @property
     def short(self) -> str:
@@ -77,7 +82,7 @@ def settled() -> list[Settled]:
     found = []
     for claim in load_claims():
         evidence = load_evidence(claim)
-        found.append(Settled(claim, evidence, judged(claim, evidence)))
+        found.append(Settled(claim, evidence, judged(claim, evidence), load_regime(claim)))
     return found
 
 
@@ -95,7 +100,8 @@ def write_page(folder: Path) -> list[Path]:
 
 def page(all_claims: Sequence[Settled]) -> str:
     """Return the page's text."""
-    text = render("roundelay_lab.claims/claims.md", claims=all_claims, shown=shown, bound=_bound, measured=_table)
+    words = {"shown": shown, "bound": _bound, "measured": measured_table}
+    text = render("roundelay_lab.claims/claims.md", claims=all_claims, **words)
     return text.rstrip() + "\n"
 
 
@@ -117,7 +123,7 @@ def _selection(rows: object) -> str:
     return f"({', '.join(words)})" if words else "all"
 
 
-def _table(evidence: Evidence) -> list[list[str]]:
+def measured_table(evidence: Evidence) -> list[list[str]]:
     """Return titles, then a row for each configuration: means, and their spread over seeds."""
     keys = evidence.keys
     columns = list(dict.fromkeys(k for row in evidence.rows for k in row if k not in (*keys, "seed")))
@@ -131,7 +137,32 @@ def _table(evidence: Evidence) -> list[list[str]]:
             ]
             spread = f" ± {one.sd:.2g}" if one.sd else ""
             cells.append(f"{shown(one.mean)}{spread}" if having else "")
+    if beside := _beside_one_learner(evidence):
+        columns.append(BESIDE)
+        for key, cells in table.items():
+            cells.append(beside.get(key, ""))
     return [[*keys, *columns], *([*map(str, key), *cells] for key, cells in table.items())]
+
+
+def _beside_one_learner(evidence: Evidence) -> dict[tuple[object, ...], str]:
+    """Return by keys the loss over that of one learner under the same seed, with its interval; none without one
+    learner."""
+    rows, keys = evidence.rows, evidence.keys
+    alone = [row for row in rows if row.get("strategy") == "sgd" and "dev" in row]
+    if not alone:
+        return {}
+    axes = [key for key in keys if key not in ("strategy", "learners")]
+    same = [key for key in axes if {row.get(key) for row in rows} <= {row.get(key) for row in alone}]
+    found, losses = {}, {one.configuration: one.mean for one in measured(rows, keys, "dev", {})}
+    for one in measured(rows, keys, "dev", {}, {"strategy": "sgd"}, same):
+        values = dict(one.configuration)
+        low, high = (float(end[0, 0]) for end in sampled(np.array(one.values)[:, None], seeded=True).bounds())
+        ratio = (
+            f"{shown(one.mean)} ({shown(low)} to {shown(high)})" if isfinite(losses[one.configuration]) else shown(inf)
+        )
+        if values["strategy"] != "sgd":
+            found[tuple(values.get(key, "") for key in keys)] = ratio
+    return found
 
 
 def draw(claim: Claim, evidence: Evidence) -> str:

@@ -15,9 +15,10 @@ from roundelay.runtime.base import wall_clock
 from roundelay_lab.claims.claim import Claim
 from roundelay_lab.claims.evidence import Evidence, write_evidence
 from roundelay_lab.claims.experiment import Found, Mixing, Piece, Printed, Row, Scenarios, Trainings
+from roundelay_lab.claims.noise import noise_pieces
 from roundelay_lab.claims.rule import judge, said
 from roundelay_lab.claims.simulations import mixing_pieces, printed_pieces, scenario_pieces
-from roundelay_lab.claims.speech import ClaimFolders, train_all
+from roundelay_lab.claims.speech import ClaimFolders, train_all, train_regime
 
 EVIDENCE = "evidence.json"
 
@@ -65,6 +66,41 @@ def run_claim(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | Non
         keys=keys,
         rows=tuple(found.rows),
         tuning=tuple(found.tuning),
+    )
+    write_evidence(evidence, folder / EVIDENCE)
+    return evidence
+
+
+def run_regime(claim: Claim, folders: ClaimFolders, ways: Ways) -> Evidence | None:
+    """Measure what is missing of a claim's regime below `folders.out`; write its table there, in the folder
+    NAME-regime.
+
+    Returns None if interrupted: the same call goes on from there.
+
+    Raises:
+        UserError: the claim has none; the folder holds one of another definition; trainings that failed.
+    """
+    experiment, regime = claim.experiment, claim.regime
+    if regime is None or not isinstance(experiment, Trainings):
+        raise UserError(f"claim {claim.name} has no regime to measure.")
+    cells = train_regime(experiment, regime, folders, ways.progress, ways.announce, ways.interrupt)
+    if cells is None:
+        return None
+    folder = folders.out / f"{claim.name}-regime"
+    found = _run(noise_pieces(regime, cells), Kept(folder / "rows.json", claim.regime_definition), ways)
+    if found is None:
+        return None
+    evidence = Evidence(
+        claim=claim.name,
+        definition=claim.regime_definition,
+        bounds="",
+        verdict="",
+        command=claim.regime_command,
+        seconds=round(found.seconds, 1),
+        commit=commit(),
+        machine=machine(),
+        keys=regime.keys,
+        rows=tuple(found.rows),
     )
     write_evidence(evidence, folder / EVIDENCE)
     return evidence

@@ -1,7 +1,7 @@
 """Experiments on speech: trainings of a recipe, planned and run as `roundelay compare` does."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import isfinite
 from pathlib import Path
@@ -10,11 +10,12 @@ from typing import Any
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Progress
 from roundelay.core.records import Evaluation, Segment, of_kind, read_events
+from roundelay.grids.cells import Cell
 from roundelay.grids.grid import Contenders, Grid
-from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, cell_records, tunings
+from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, cell_records, judged, tunings
 from roundelay.grids.running import run_grid
 from roundelay.job import Interrupt
-from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Row, Trainings, short
+from roundelay_lab.claims.experiment import PROCESSES, Found, Part, Regime, Row, Trainings, short
 from roundelay_speech.corpus.named import prepare_named
 from roundelay_speech.corpus.options import PrepareOptions
 from roundelay_speech.corpus.readers import READERS
@@ -56,6 +57,32 @@ def train_all(
             return None
         tables.add(part, strategy, grid, outcomes)
     return Found([*tables.rows.values()], [*tables.tuning.values()], sum(tables.seconds.values()))
+
+
+def train_regime(
+    experiment: Trainings,
+    regime: Regime,
+    folders: ClaimFolders,
+    progress: Progress,
+    announce: Callable[[str], None],
+    interrupt: Interrupt,
+) -> list[Cell] | None:
+    """Train one learner with each minibatch of a regime, or go on with it, and keep the ends of all epochs. None if
+    interrupted: the same call goes on.
+
+    Raises:
+        UserError: as `train_all`.
+    """
+    overrides = (*regime.overrides, "training.keep_checkpoints=1000")
+    part = Part(experiment.parts[0].strategies, (1,), overrides, regime.tune)
+    regimes = replace(experiment, runs=f"{experiment.runs}-regime", seeds=regime.seeds)
+    grid = grid_of(regimes, part, part.strategies[0], prepare(experiment, folders, progress), folders)
+    announce(f"{grid.size} trainings of one learner in {grid.folder}")
+    outcomes = run_grid(grid, False, progress, announce, interrupt)
+    if any(one.state in (CellState.INTERRUPTED, CellState.WAITING) for one in outcomes):
+        return None
+    _complain(cell_records(grid, outcomes), tunings(grid, outcomes))
+    return [one.cell for one in judged(grid, outcomes)]
 
 
 class Tables:

@@ -12,6 +12,7 @@ EXAMPLES = (
     "roundelay claims",
     "roundelay claims run stragglers",
     "roundelay claims run rings --source corpora/an4",
+    "roundelay claims regime large-batch --source corpora/an4",
 )
 
 
@@ -23,28 +24,34 @@ def add(command: Command) -> None:
     sub.add_argument(
         "what",
         nargs="?",
-        choices=["list", "run", "write"],
+        choices=["list", "run", "regime", "write"],
         default="list",
-        help="list all (the default), run some again, or write their page",
+        help="list all (the default), run some again, measure minibatches beside the noise of gradients, or write the "
+        "page",
     )
-    sub.add_argument("name", nargs="*", help="with run: names or numbers of claims")
+    sub.add_argument("name", nargs="*", help="with run and regime: names or numbers of claims")
     sub.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help="with run: the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the "
-        "page (default: docs)",
+        help="the folder for runs and prepared corpora (default: exp/claims); with write: the folder of the page "
+        "(default: docs)",
     )
-    sub.add_argument("--source", type=Path, metavar="DIR", help="with run: the folder with the corpus's recordings")
-    sub.add_argument("--lexicon", type=Path, metavar="FILE", help="with run: a pronunciation dictionary in CMU format")
+    sub.add_argument("--source", type=Path, metavar="DIR", help="the folder with the corpus's recordings")
+    sub.add_argument("--lexicon", type=Path, metavar="FILE", help="a pronunciation dictionary in CMU format")
     sub.add_argument(
-        "--evidence", type=Path, metavar="DIR", help="with run: also write DIR/NAME.json, as it comes with the package"
+        "--evidence",
+        type=Path,
+        metavar="DIR",
+        help="also write DIR/NAME.json, or of a regime DIR/NAME-regime.json, as they come with the package",
     )
 
 
 def _claims(options: argparse.Namespace) -> int:
-    if options.what == "run":
-        return _run(options)
+    if options.what in ("run", "regime"):
+        if not options.name:
+            raise UserError(f"claims {options.what} needs the name or number of a claim; `roundelay claims` lists all.")
+        return _run(options) if options.what == "run" else _regime(options)
     if options.name:
         raise UserError(f"claims {options.what} takes no names; `roundelay claims run {options.name[0]}` runs one.")
     return _write(options) if options.what == "write" else _list()
@@ -73,11 +80,33 @@ def _write(options: argparse.Namespace) -> int:
     return 0
 
 
+def _regime(options: argparse.Namespace) -> int:
+    from roundelay.job import Interrupt
+    from roundelay_lab.claims.claim import find_claim
+    from roundelay_lab.claims.evidence import write_evidence
+    from roundelay_lab.claims.page import measured_table
+    from roundelay_lab.claims.running import Ways, run_regime
+    from roundelay_lab.claims.speech import ClaimFolders
+
+    folders = ClaimFolders(options.out or Path("exp/claims"), options.source, options.lexicon)
+    interrupt = Interrupt()
+    ways = Ways(Bar(quiet=True), lambda line: console.print(line, markup=False), interrupt)
+    with stopping(interrupt):
+        for claim in [find_claim(name) for name in options.name]:
+            evidence = run_regime(claim, folders, ways)
+            if evidence is None:
+                complain(f"interrupted; everything so far is in {folders.out}. The same command goes on from there.")
+                return status(interrupt.why)
+            if options.evidence is not None:
+                write_evidence(evidence, options.evidence / f"{claim.name}-regime.json")
+            titles, *rows = measured_table(evidence)
+            print_table(titles, [tuple(row) for row in rows], left=0)
+    return 0
+
+
 def _run(options: argparse.Namespace) -> int:
     from roundelay_lab.claims.claim import find_claim
 
-    if not options.name:
-        raise UserError("claims run needs the name or number of a claim; `roundelay claims` lists all.")
     claims = [find_claim(name) for name in options.name]
     from roundelay.job import Interrupt
     from roundelay_lab.claims.evidence import landed, write_evidence

@@ -62,7 +62,7 @@ class PrintedHours:
     gpus: int
     strategy: str
     hours: float
-    use: Literal["fitted", "predicted", "aside"]
+    use: Literal["fitted", "predicted"]
     below: bool = False
 
 
