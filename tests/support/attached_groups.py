@@ -19,6 +19,8 @@ from support.launched import report
 
 STRATEGIES = ("ssgd", "bsp,period=3", "diloco,period=2", "delay-by-one", "ssgd,rate=gain")
 STEPS, ROWS, BATCHES = 6, 8, 11
+WHOLE = sys.argv[1:2] != [] and sys.argv[1].endswith("w")
+"""Each process has the whole network."""
 
 
 def mesh_of(size: int) -> DeviceMesh | None:
@@ -33,6 +35,8 @@ def build(mesh: DeviceMesh | None) -> nn.Module:
     """A network whose sizes no group divides evenly."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    if mesh is not None and WHOLE:
+        return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group())
     if mesh is not None:
         for part in (model[0], model[2]):
             fully_shard(part, mesh=mesh)
@@ -146,7 +150,7 @@ def deaths(mesh: DeviceMesh | None) -> None:
 
 
 if __name__ == "__main__":
-    size = int(sys.argv[1])
+    size = int(sys.argv[1].removesuffix("w"))
     if size:
         dist.init_process_group("gloo")
     {"laws": laws, "shared": shared, "deaths": deaths}[sys.argv[2]](mesh_of(size))

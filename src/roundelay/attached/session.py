@@ -24,10 +24,11 @@ from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.batches import SharedBatches
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
+from roundelay.attached.replicas import Replicas, replicas_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.sharing import LoopProgress, Shared
+from roundelay.attached.sharing import Followed, LoopProgress, Shared
 from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
@@ -36,6 +37,7 @@ from roundelay.core.errors import UserError
 from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
+from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import FAILED
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.attached.turns import replayed_host
@@ -100,6 +102,7 @@ def attach(
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
     group, world = _learner_of(module, between.pop("listen", None), by_name=strategy != "auto" and record is None)
+    module = group.wrapper.module if isinstance(group, Replicas) else module
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
@@ -118,7 +121,10 @@ def attach(
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
     terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
-    return Session(module, several, world, terms, None if resume is None else Path(resume), group)
+    begin: type[Session] = Session
+    if isinstance(group, Replicas):
+        from roundelay.attached.replicated import ReplicatedSession as begin  # noqa: PLC0415  it is a Session
+    return begin(module, several, world, terms, None if resume is None else Path(resume), group)
 
 
 class Session:
@@ -148,7 +154,7 @@ class Session:
     ) -> None:
         resume, self._group = resume and _folder_in(resume, group), group
         self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
-        device = device_of(module, world.rank)
+        self._device = device = device_of(module, world.rank)
         wanted = fitting(module, self.optimizers, world.rank, world.learners, terms.strategy)
         found = None if resume is None else look_for(resume, wanted)
         self._buffers = Buffers(module)
@@ -185,6 +191,7 @@ class Session:
             with self._steps.failing():
                 self.resumed, learner.given = self._saves.take(learner.given) or self.resumed, b""
             self._steps.show_home()
+        self._sharing: AttachedLearner | Followed = learner
 
     @property
     def optimizer(self) -> Optimizer:
@@ -236,7 +243,7 @@ class Session:
         to `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step,
         by SystemExit(143)."""
         self._steps.loop_looks = True
-        return termination.asked()
+        return self._steps.asked_to_end
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -413,7 +420,7 @@ class Session:
         """
         number = len(self._samplers) + 1
         about = size_of(dataset), batch_size, shuffle, seed, drop_last
-        sampler = SharedSampler(self._learner, number, *about, self._progress)
+        sampler = SharedSampler(self._sharing, number, *about, self._progress)
         self._begin_shared(sampler, number)
         return sampler
 
@@ -435,7 +442,7 @@ class Session:
         """
         number = len(self._samplers) + 1
         compared = not self._learner.late and number not in self._saves.samplers
-        shared = SharedBatches(self._learner, number, batches, compared, self._progress)
+        shared = SharedBatches(self._sharing, number, batches, compared, self._progress)
         self._begin_shared(shared, number)
         return shared
 
@@ -443,7 +450,7 @@ class Session:
         if number in self._saves.samplers:
             shared.resume(self._saves.samplers[number])
         elif self._learner.late:
-            shared.join()
+            shared.join(self._learner.saved.epoch_under_way)
         self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------
@@ -542,18 +549,19 @@ class Session:
 
 def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World]:
     """Return the processes of this learner, if it has several, and its place among the learners."""
-    group = group_of(module, rank_of_process())
+    group = group_of(module, rank_of_process()) or replicas_of(module)
     if group is None:
         if (size := launched_group()) > 1:
             raise UserError(
                 f"rank {rank_of_process()}: `roundelay launch --group {size}` has started {size} processes for each "
-                "learner, and the module is whole in each: shard it by fully_shard before attach, or leave --group out."
+                "learner, and the module is whole in each: shard it by fully_shard before attach, give attach the "
+                "DistributedDataParallel around it, or leave --group out."
             )
         return None, read_world(listen=listen)
-    world = read_world(group_environment(group.place, group.size), listen)
+    world = read_world(group_environment(0 if group.whole else group.place, group.size), listen)
     if not by_name:
         raise UserError(
-            f"rank {world.rank}: a learner of several processes (fully_shard) is given its strategy by name, and is "
+            f"rank {world.rank}: a learner of several processes is given its strategy by name, and is "
             "not recorded: leave strategy='auto' and record out."
         )
     return group, world
@@ -561,4 +569,4 @@ def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[G
 
 def _folder_in(directory: Path, group: Group | None) -> Path:
     """Return the folder for saves of this process: in `directory`, of which each process of a learner has a part."""
-    return directory if group is None else directory / f"shard-{group.place}-of-{group.size}"
+    return directory if group is None or group.whole else directory / f"shard-{group.place}-of-{group.size}"
