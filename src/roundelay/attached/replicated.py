@@ -1,4 +1,4 @@
-"""The session of a learner whose processes each have the whole module (replicas.py), as each of them has it.
+"""The session of a learner whose processes each have the whole module (runtime/attached/replicas.py), in each of them.
 
 That of the first is the learner's. That of another is one of nobody else, whose steps leave its row alone, and which is
 told by the first what that has: so a loop finds the same in all. What it holds beside the module is a row, the point of
@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from roundelay.attached.data_position import position_of
-from roundelay.attached.replicas import Replicas
+from roundelay.attached.save_files import from_plain, to_plain
 from roundelay.attached.saves import random_states, set_random_states
 from roundelay.attached.session import Session
 from roundelay.attached.sharing import Followed, Shared
+from roundelay.checkpoint import pack_part, unpack_part
 from roundelay.runtime.attached.entering import AttachTerms
+from roundelay.runtime.attached.replicas import Replicas
 from roundelay.runtime.launch.world import World
 from roundelay.strategies.ssgd import Ssgd
 
@@ -41,7 +43,7 @@ class ReplicatedSession(Session):
         if group.follows:
             alone = AttachTerms(Ssgd(), terms.seed, terms.patience_seconds, rate="as-is")
             super().__init__(module, optimizers, World(), alone, None, group)
-            self._learner.straggler = None  # that is for the first
+            self._learner.straggler, self._steps.rank = None, world.rank
             self.rank, self.learners, self.strategy = world.rank, world.learners, terms.strategy
             self._sharing = followed = Followed(self._learner, world.rank, world.learners, terms.strategy)
             self._followed = followed
@@ -58,7 +60,7 @@ class ReplicatedSession(Session):
         replicas.shown(buffers)
         self._buffers.unpack(buffers)
         random = dict(self._saves.random)
-        said = replicas.said({"back": self.came_back, "resumed": _plain(self.resumed), "random": random})
+        said = self._said({"back": self.came_back, "resumed": _plain(self.resumed), "random": random})
         self.came_back, self.resumed = said["back"], said["resumed"]
         split = [(*name.split("."), state) for name, state in said["random"].items()]
         set_random_states({of: state for of, place, state in split if place == str(replicas.place)}, self._device)
@@ -67,9 +69,20 @@ class ReplicatedSession(Session):
     def _hear(self) -> None:
         """Hear what the first knows of all learners."""
         together = [] if self._replicas.follows else list(self._learner.together)
-        self._heard = self._replicas.said({"living": self.living, "together": together, "summary": self.summary()})
+        self._heard = self._said({"living": self.living, "together": together, "summary": self.summary()})
         if self._replicas.follows:
             self._followed.together = self._heard["together"]
+
+    def _said(self, value: Any, place: int = 0) -> Any:
+        """Return what the process at that place says: plain values and tensors."""
+        tensors: dict[str, Tensor] = {}
+        mine = place == self._replicas.place
+        data = pack_part({"value": to_plain(value, "value", tensors)}, tensors) if mine else b""
+        heard = self._replicas.said(data, place)
+        if mine:
+            return value
+        part = unpack_part(heard)
+        return from_plain(part.meta["value"], part.tensors)
 
     # What a session does ----------------------------------------------------------------------------------------------
 
@@ -83,7 +96,7 @@ class ReplicatedSession(Session):
         return self._heard["summary"] if self._heard and self._replicas.follows else super().summary()
 
     def state_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._replicas.said(super().state_dict())
+        found: dict[str, Any] = self._said(super().state_dict())
         return found
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -99,20 +112,20 @@ class ReplicatedSession(Session):
         `also`."""
         self._steps.check_open("save")
         replicas = self._replicas
-        of_all = replicas.gathered(random_states(self._device))
+        of_all = [self._said(random_states(self._device), place) for place in range(replicas.size)]
         if replicas.follows:
             self._meet("save()", lambda: None)
-            return Path(replicas.said())
+            return Path(self._said(None))
         others = [(place, states) for place, states in enumerate(of_all) if place]
         self._saves.random = {f"{name}.{place}": state for place, states in others for name, state in states.items()}
         with replicas.failing():
             folder = super().save(directory, also, keep)
-        replicas.said(str(folder))
+        self._said(str(folder))
         return folder
 
     def _begin_shared(self, shared: Shared, number: int) -> None:
         super()._begin_shared(shared, number)
-        position = self._replicas.said(shared.state())
+        position = self._said(shared.state())
         if self._replicas.follows:
             shared.resume(position_of(position))
 

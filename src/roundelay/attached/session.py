@@ -24,7 +24,6 @@ from roundelay.attached.alarms import say_idle, say_not_finite
 from roundelay.attached.batches import SharedBatches
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
-from roundelay.attached.replicas import Replicas, replicas_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
@@ -39,6 +38,7 @@ from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import FAILED
+from roundelay.runtime.attached.replicas import Replicas, replicas_of
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary

@@ -24,7 +24,6 @@ from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
 from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
 from roundelay.attached.parameters import Parameters, module_facts
-from roundelay.attached.replicas import Replicas
 from roundelay.attached.sharded import ShardedParameters
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
 from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
@@ -37,6 +36,7 @@ from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
+from roundelay.runtime.attached.replicas import Replicas
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
@@ -272,11 +272,7 @@ class Steps:
             if lay_out is None:
                 self._clear_missing()
             try:
-                weight = float(self.examples if examples is None else examples)
-                if self._group is not None:
-                    if self.replicas is not None and self.completed < FIRST:
-                        self.replicas.check_averaged(self.parameters, self.rank)
-                    self._skip, weight, self._ends = self._group.agree(self._skip, weight, termination.asked())
+                weight = self._agree(float(self.examples if examples is None else examples))
                 if self._skip or self.follows:
                     self.learner.answer_nothing(skip=self._skip)
                 else:
@@ -303,6 +299,17 @@ class Steps:
         self._alarms.stepped(number_given)
         self.show_home()
 
+    def _agree(self, examples: float) -> float:
+        """Agree with the other processes of this learner, if it has some, on the step; return what its gradient
+        weighs."""
+        if self._group is None:
+            return examples
+        if self.replicas is not None and self.completed < FIRST:
+            found = self.parameters.gradients(range(len(self.parameters.all)))
+            self.replicas.check_averaged(found.values(), self.rank)
+        self._skip, weight, self._ends = self._group.agree(self._skip, examples, termination.asked())
+        return weight
+
     def _be_as_first(self, point: Tensor) -> None:
         """Where each process of a learner has the whole module: let the others have what the first shows, `point`
         (P,)."""
@@ -313,7 +320,10 @@ class Steps:
             self.replicas.shown(point, moved=now != self._told)
             self._told = now
         elif self.replicas.shown(self._place.gradient):
-            self.learner.change_row(lambda row: row.copy_(self._place.gradient))
+            self.learner.change_row(self._copy_heard)
+
+    def _copy_heard(self, row: Tensor) -> None:
+        row.copy_(self._place.gradient)
 
     def _lay_out(self) -> Tensor:
         """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
@@ -558,8 +568,9 @@ class Steps:
             raise
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
-            self._end()  # the others were sent SIGTERM too
+        others_end = isinstance(error, LearnerDied) or self._group is not None  # they were sent SIGTERM too
+        if others_end and termination.asked() and not self.loop_looks:
+            self._end()
         self.failure = error
         if self.replicas is not None:
             self.replicas.fail(error)

@@ -1,10 +1,10 @@
-"""A learner of several processes: a group. They shard one model by `fully_shard` of torch (FSDP2), or each has the whole
-of it, under DistributedDataParallel (roundelay/attached/replicas.py).
+"""A learner of several processes: a group. They shard one model by `fully_shard` of torch (FSDP2), or each has all of
+it, under DistributedDataParallel (roundelay/attached/replicas.py).
 
-Where they shard it, each process has a row of its own: its shards of all parameters. The processes with the same place in their groups train
-together, in a session of their own. What strategies do with rows is elementwise, so what becomes of the shards is what
-would become of the whole. In an asynchronous strategy two shards of a model may meet another learner's at different
-moments, as fragments of a row do.
+Where they shard it, each process has a row of its own: its shards of all parameters. The processes with the same place
+in their groups train together, in a session of their own. What strategies do with rows is elementwise, so what becomes
+of the shards is what would become of the whole. In an asynchronous strategy two shards of a model may meet another
+learner's at different moments, as fragments of a row do.
 
 What is not elementwise is agreed on in the group: a gradient that is not finite in one shard is skipped in all, the
 first process says the factor on the learning rate, and which minibatch is next. That is one small reduction a step, and

@@ -362,7 +362,8 @@ class AttachedLearner:
             living = self.me.living if as_begun else self._members.living
             self._rate.live(living)
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=self.me.row.others)
-        if self.group is not None and not self.group.whole:  # its first process says it, one step later: here the row is locked
+        if self.group is not None and not self.group.whole:
+            # its first process says it, one step later: here the row is locked
             self.group.found, factor = factor, self.group.factor
         self.arena.counts.rate_factors[self.rank] += factor
         return factor

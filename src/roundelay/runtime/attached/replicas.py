@@ -1,17 +1,18 @@
 """A learner of several processes that each have the whole module, under torch's DistributedDataParallel.
 
 Torch averages their gradients. The first process is the learner: it alone has a row, steps the optimizers, meets other
-learners and saves. The others, its followers, take no step of their own: they show what the first shows,
+learners and saves. The others take no step of their own: they show what the first shows,
 when it has taken a step, when it begins one at another point, and after a meeting. So a learner has one row and one
 state of its optimizers, and exchanges as much as one of a single process.
 
-What the first has to say goes by one message each: a header, and a vector, a value or an error behind it. The others
-wait for it wherever the first may fail, and fail with it.
+What the first has to say goes by a message: a header, and a vector, bytes or an error behind it. The others wait for
+it wherever the first may fail, and fail with it.
 
 Legend: P trainable parameters.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,15 +22,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from roundelay.attached.parameters import Parameters
-from roundelay.attached.save_files import from_plain, to_plain
-from roundelay.checkpoint import pack_part, unpack_part
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import Group, check_follow_each_other
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch.world import launched_group
 
-AS_BEFORE, VECTOR, VALUE, FAILED = range(4)
+AS_BEFORE, VECTOR, SAID, FAILED = range(4)
 """Kinds of messages."""
 KINDS: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
 """Errors that the others raise as such."""
@@ -72,20 +70,14 @@ class Replicas(Group):
                 vector.copy_(there)
         return kind == VECTOR
 
-    def said(self, value: Any = None, place: int = 0) -> Any:
-        """Return what the process at that place says: plain values and tensors.
+    def said(self, data: bytes, place: int = 0) -> bytes:
+        """Return what the process at that place says; of the others `data` counts for nothing.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
         """
-        data = _packed(value) if place == self.place else b""
-        _, size = self._header(VALUE, len(data), place)
-        heard = self._value(size, place, data)
-        return value if place == self.place else heard
-
-    def gathered(self, value: Any) -> list[Any]:
-        """Return what each of the processes says, by place."""
-        return [self.said(value, place) for place in range(self.size)]
+        _, size = self._header(SAID, len(data), place)
+        return self._bytes(size, place, data)
 
     @contextmanager
     def failing(self) -> Iterator[None]:
@@ -101,41 +93,41 @@ class Replicas(Group):
         if self.follows or error is self._said_error or not isinstance(error, Exception):
             return
         self._said_error = error
-        data = _packed(_said_of(error))
+        data = json.dumps(_said_of(error)).encode()
         with suppress(RuntimeError):  # of torch: they have failed before, or are not there any more
             for part in (torch.tensor([FAILED, len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
                 work = dist.broadcast(part.to(self.device), self.first, group=self.together, async_op=True)
                 work.wait(timedelta(seconds=FAILING_SECONDS))
 
-    def check_averaged(self, parameters: Parameters, rank: int) -> None:
+    def check_averaged(self, gradients: Iterable[Tensor], rank: int) -> None:
         """Check that all processes have the same gradients.
 
         Raises:
             UserError: they have not, for they were not averaged.
         """
-        found = parameters.gradients(range(len(parameters.all))).values()
-        mine = torch.tensor([sum(float(one.double().sum()) for one in found)], dtype=torch.float64).to(self.device)
+        mine = torch.tensor([sum(float(one.double().sum()) for one in gradients)], dtype=torch.float64).to(self.device)
         every = [torch.empty_like(mine) for _ in range(self.size)]
         dist.all_gather(every, mine, group=self.together)
         if any(other.view(torch.int64) != mine.view(torch.int64) for other in every):
-            raise UserError(
+            self._said_error = UserError(
                 f"rank {rank}: the {self.size} processes of this learner have different gradients: run the forward by "
                 "the DistributedDataParallel that was attached, not by its module, and the last one of a step outside "
                 "of its no_sync()."
             )
+            raise self._said_error  # in all of them
 
     def _header(self, kind: int, size: int = 0, place: int = 0) -> tuple[int, int]:
         said = torch.tensor([kind, size], device=self.device)
         dist.broadcast(said, self.first + place, group=self.together)
         kind, size = said.tolist()
         if kind == FAILED and self.follows:
-            raise _error_of(self._value(size))
+            raise _error_of(json.loads(self._bytes(size)))
         return kind, size
 
-    def _value(self, size: int, place: int = 0, data: bytes = b"") -> Any:
-        part = torch.frombuffer(bytearray(data or size), dtype=torch.uint8).to(self.device)
+    def _bytes(self, size: int, place: int = 0, data: bytes = b"") -> bytes:
+        part = torch.frombuffer(bytearray(data if place == self.place else size), dtype=torch.uint8).to(self.device)
         dist.broadcast(part, self.first + place, group=self.together)
-        return _unpacked(part)
+        return part.cpu().numpy().tobytes()
 
 
 def replicas_of(module: nn.Module) -> Replicas | None:
@@ -156,16 +148,6 @@ def replicas_of(module: nn.Module) -> Replicas | None:
     if dist.get_backend(together) == "nccl":
         device = next(module.parameters()).device
     return Replicas(dist.get_rank(together), size, ranks[0], together, device, module)
-
-
-def _packed(value: Any) -> bytes:
-    tensors: dict[str, Tensor] = {}
-    return pack_part({"value": to_plain(value, "value", tensors)}, tensors)
-
-
-def _unpacked(data: Tensor) -> Any:
-    part = unpack_part(data.cpu().numpy().tobytes())
-    return from_plain(part.meta["value"], part.tensors)
 
 
 def _said_of(error: Exception) -> dict[str, Any]:
