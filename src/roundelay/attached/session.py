@@ -80,7 +80,8 @@ def attach(
 
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
-            a gradient now are trained.
+            a gradient now are trained. Of a learner of several processes sharded by `fully_shard`, or each process's
+            DistributedDataParallel over them.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
             several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
