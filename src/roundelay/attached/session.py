@@ -80,8 +80,7 @@ def attach(
 
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
-            a gradient now are trained. Of a learner of several processes sharded by `fully_shard`, or each process's
-            DistributedDataParallel over them.
+            a gradient now are trained. Or its DistributedDataParallel over the processes of a learner.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
             several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
@@ -102,8 +101,9 @@ def attach(
     several = [unwrapped(one) for one in given]
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
-    group, world = _learner_of(module, between.pop("listen", None), by_name=strategy != "auto" and record is None)
-    module = group.wrapper.module if isinstance(group, Replicas) else module
+    group, world, module = _learner_of(
+        module, between.pop("listen", None), by_name=strategy != "auto" and record is None
+    )
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
@@ -115,17 +115,12 @@ def attach(
         chosen, sized = strategy, True
     else:
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
-    if not patience > 0:
-        raise UserError(f"patience is {patience}: give seconds above 0.")
     if isinstance(chosen, HAdPsgd) and (here := replayed_host(world.rank) if world.place is None else world.here):
         chosen = chosen.on_host(here, sized)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
     terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
-    begin: type[Session] = Session
-    if isinstance(group, Replicas):
-        from roundelay.attached.replicated import ReplicatedSession as begin  # noqa: PLC0415  it is a Session
-    return begin(module, several, world, terms, None if resume is None else Path(resume), group)
+    return _kind_of(group)(module, several, world, terms, None if resume is None else Path(resume), group)
 
 
 class Session:
@@ -548,8 +543,9 @@ class Session:
             self.abandon()
 
 
-def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World]:
-    """Return the processes of this learner, if it has several, and its place among the learners."""
+def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World, nn.Module]:
+    """Return the processes of this learner, if it has several, its place among the learners, and the module without a
+    wrapper over these processes."""
     group = group_of(module, rank_of_process()) or replicas_of(module)
     if group is None:
         if (size := launched_group()) > 1:
@@ -558,14 +554,22 @@ def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[G
                 "learner, and the module is whole in each: shard it by fully_shard before attach, give attach the "
                 "DistributedDataParallel around it, or leave --group out."
             )
-        return None, read_world(listen=listen)
+        return None, read_world(listen=listen), module
     world = read_world(group_environment(0 if group.whole else group.place, group.size), listen)
     if not by_name:
         raise UserError(
             f"rank {world.rank}: a learner of several processes is given its strategy by name, and is "
             "not recorded: leave strategy='auto' and record out."
         )
-    return group, world
+    return group, world, group.wrapper.module if isinstance(group, Replicas) else module
+
+
+def _kind_of(group: Group | None) -> Callable[..., Session]:
+    if not isinstance(group, Replicas):
+        return Session
+    from roundelay.attached.replicated import ReplicatedSession  # noqa: PLC0415  is a Session
+
+    return ReplicatedSession
 
 
 def _folder_in(directory: Path, group: Group | None) -> Path:

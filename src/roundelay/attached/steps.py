@@ -23,8 +23,8 @@ from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
 from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
-from roundelay.attached.parameters import Parameters, module_facts
-from roundelay.attached.sharded import ShardedParameters
+from roundelay.attached.parameters import module_facts
+from roundelay.attached.sharded import parameters_of
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
 from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
@@ -60,6 +60,7 @@ class Steps:
     """Weight of gradients; see `Session`."""
     completed = 0
     """Steps that the loop has asked for, skipped ones included."""
+    _ends = False  # agreed on in the last step by the processes of this learner
 
     def __init__(
         self,
@@ -78,10 +79,7 @@ class Steps:
                 "to one roundelay.attach(module, [first, second]), or close the other session first."
             )
         self._device, self.rank, self._group = device, world.rank, group
-        self.replicas, self._told = group if isinstance(group, Replicas) else None, (0, -1)
-        self.follows, self._ends = self.replicas is not None and self.replicas.follows, False
-        whole = group is None or group.whole
-        self.parameters = parameters = (Parameters if whole else ShardedParameters)(module, world.rank)
+        self.parameters = parameters = parameters_of(module, world.rank, group)
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
@@ -112,7 +110,7 @@ class Steps:
         self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
-        self._hooks = ForwardHooks(module, self, sharded=not whole)
+        self._hooks = ForwardHooks(module, self, sharded=group is not None and not group.whole)
         self._uses = Uses(self._complete)
         self._others = OtherOptimizers(self._steppers, parameters, self.rank)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
@@ -162,10 +160,10 @@ class Steps:
         self._take_over()
         shown = learner.me.snapshot_version
         try:
-            if self.follows:
-                self._be_as_first(self._home[0])
+            if follows := self._follows:
+                self._be_as_first(self._place.snapshot)
             point = learner.begin_step()
-            if not self.follows:
+            if not follows:
                 self._be_as_first(point)
         except BaseException as error:
             self._failed(error)
@@ -201,6 +199,15 @@ class Steps:
     def wants_to_begin(self) -> bool:
         """True if the next forward that records gradients begins a step."""
         return self.open and not (self.evaluating or self.forked or self.learner.begun) and self.failure is None
+
+    @property
+    def replicas(self) -> Replicas | None:
+        """The processes of this learner, where each has the whole module."""
+        return self._group if isinstance(self._group, Replicas) else None
+
+    @property
+    def _follows(self) -> bool:
+        return isinstance(self._group, Replicas) and self._group.follows
 
     @property
     def forked(self) -> bool:
@@ -273,7 +280,7 @@ class Steps:
                 self._clear_missing()
             try:
                 weight = self._agree(float(self.examples if examples is None else examples))
-                if self._skip or self.follows:
+                if self._skip or self._follows:
                     self.learner.answer_nothing(skip=self._skip)
                 else:
                     if not self._place.together:
@@ -288,7 +295,7 @@ class Steps:
             except BaseException as error:
                 self._failed(error)
                 raise
-            if self._waiting is not None and not (self._skip or self.follows):
+            if self._waiting is not None and not (self._skip or self._follows):
                 self._lay_out()  # the strategy keeps it for later
         finally:
             self._given, self._asked, self._skip, self._waiting = set(), set(), False, None
@@ -311,19 +318,9 @@ class Steps:
         return weight
 
     def _be_as_first(self, point: Tensor) -> None:
-        """Where each process of a learner has the whole module: let the others have what the first shows, `point`
-        (P,)."""
-        if self.replicas is None or not self.replicas.begun:
-            return
-        if not self.follows:
-            now = point.data_ptr(), self.learner.me.snapshot_version
-            self.replicas.shown(point, moved=now != self._told)
-            self._told = now
-        elif self.replicas.shown(self._place.gradient):
-            self.learner.change_row(self._copy_heard)
-
-    def _copy_heard(self, row: Tensor) -> None:
-        row.copy_(self._place.gradient)
+        """Let other processes of this learner, if each has the whole module, have the `point` (P,) of the first."""
+        if (replicas := self.replicas) is not None:
+            replicas.share(point, self.learner.me.snapshot_version, self._place.gradient, self.learner.change_row)
 
     def _lay_out(self) -> Tensor:
         """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
@@ -568,9 +565,8 @@ class Steps:
             raise
 
     def _failed(self, error: BaseException) -> None:
-        others_end = isinstance(error, LearnerDied) or self._group is not None  # they were sent SIGTERM too
-        if others_end and termination.asked() and not self.loop_looks:
-            self._end()
+        if (isinstance(error, LearnerDied) or self._group is not None) and termination.asked() and not self.loop_looks:
+            self._end()  # the others were sent SIGTERM too
         self.failure = error
         if self.replicas is not None:
             self.replicas.fail(error)

@@ -27,7 +27,7 @@ NO_NUMBER: Final = -1
 
 
 class Agreed(NamedTuple):
-    """What the processes of a learner agree on for a step."""
+    """Decision of the processes of a learner on a step."""
 
     skip: bool
     examples: float  # the mean of the numbers that they give

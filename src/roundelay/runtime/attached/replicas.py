@@ -12,7 +12,7 @@ Legend: P trainable parameters.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -27,12 +27,15 @@ from roundelay.runtime.attached.groups import Group, check_follow_each_other
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch.world import launched_group
 
-AS_BEFORE, VECTOR, SAID, FAILED = range(4)
+AS_BEFORE, MOVED, WORDS_FOLLOW, ERROR_FOLLOWS = range(4)
 """Kinds of messages."""
-KINDS: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
+RAISED_AS_SUCH: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
 """Errors that the others raise as such."""
 FAILING_SECONDS = 10
 """So long the first process waits for the others to hear that it has failed."""
+
+Change = Callable[[Tensor], None]
+"""A change of a row (P,)."""
 
 
 @dataclass
@@ -48,6 +51,7 @@ class Replicas(Group):
 
     wrapper: nn.parallel.DistributedDataParallel
     begun: bool = field(default=False, init=False)
+    _shared: tuple[int, int] = field(default=(0, -1), init=False)
     _said_error: BaseException | None = field(default=None, init=False)
 
     @property
@@ -62,13 +66,33 @@ class Replicas(Group):
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
         """
-        kind, _ = self._header(VECTOR if moved else AS_BEFORE)
-        if kind == VECTOR and vector.numel():
+        kind, _ = self._header(MOVED if moved else AS_BEFORE)
+        if kind == MOVED and vector.numel():
             there = vector.to(self.device)
             dist.broadcast(there, self.first, group=self.together)
             if there is not vector:
                 vector.copy_(there)
-        return kind == VECTOR
+        return kind == MOVED
+
+    def share(self, point: Tensor, version: int, spare: Tensor, change_row: Callable[[Change], None]) -> None:
+        """Show the others the `point` (P,), a copy of the row at that version, if they have another, once all have
+        attached; or take it from the first into the row, by way of `spare`.
+
+        Raises:
+            LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
+        """
+        if not self.begun:
+            return
+        if not self.follows:
+            now = point.data_ptr(), version
+            self.shown(point, moved=now != self._shared)
+            self._shared = now
+        elif self.shown(spare):
+
+            def replace(row: Tensor) -> None:
+                row.copy_(spare)
+
+            change_row(replace)
 
     def said(self, data: bytes, place: int = 0) -> bytes:
         """Return what the process at that place says; of the others `data` counts for nothing.
@@ -76,7 +100,7 @@ class Replicas(Group):
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
         """
-        _, size = self._header(SAID, len(data), place)
+        _, size = self._header(WORDS_FOLLOW, len(data), place)
         return self._bytes(size, place, data)
 
     @contextmanager
@@ -95,7 +119,10 @@ class Replicas(Group):
         self._said_error = error
         data = json.dumps(_said_of(error)).encode()
         with suppress(RuntimeError):  # of torch: they have failed before, or are not there any more
-            for part in (torch.tensor([FAILED, len(data)]), torch.frombuffer(bytearray(data), dtype=torch.uint8)):
+            for part in (
+                torch.tensor([ERROR_FOLLOWS, len(data)]),
+                torch.frombuffer(bytearray(data), dtype=torch.uint8),
+            ):
                 work = dist.broadcast(part.to(self.device), self.first, group=self.together, async_op=True)
                 work.wait(timedelta(seconds=FAILING_SECONDS))
 
@@ -120,7 +147,7 @@ class Replicas(Group):
         said = torch.tensor([kind, size], device=self.device)
         dist.broadcast(said, self.first + place, group=self.together)
         kind, size = said.tolist()
-        if kind == FAILED and self.follows:
+        if kind == ERROR_FOLLOWS and self.follows:
             raise _error_of(json.loads(self._bytes(size)))
         return kind, size
 
@@ -154,7 +181,7 @@ def _said_of(error: Exception) -> dict[str, Any]:
     """Return an error as plain values."""
     if isinstance(error, LearnerDied):
         return {"rank": error.rank, "reason": error.reason}
-    kind = next((name for name, one in KINDS.items() if isinstance(error, one)), "")
+    kind = next((name for name, one in RAISED_AS_SUCH.items() if isinstance(error, one)), "")
     return {"kind": kind, "text": str(error) if kind else f"{type(error).__name__}: {error}"}
 
 
@@ -162,4 +189,4 @@ def _error_of(said: Mapping[str, Any]) -> Exception:
     """Return the error of these plain values."""
     if "reason" in said:
         return LearnerDied(said["rank"], said["reason"])
-    return KINDS.get(said["kind"], RuntimeError)(said["text"])
+    return RAISED_AS_SUCH.get(said["kind"], RuntimeError)(said["text"])
