@@ -53,15 +53,16 @@ def test_plain_under_torchrun() -> None:
     check(run_learners(2, str(EXAMPLES / "classifier.py"), "--strategy", "ssgd", by=TORCHRUN).stdout, [DIGITS])
 
 
-def test_a_model_sharded_over_the_processes_of_a_learner() -> None:
+@pytest.mark.parametrize("whole", [(), ("--whole",)], ids=["sharded", "whole"])
+def test_a_learner_of_several_processes(whole: tuple[str, ...]) -> None:
     script = str(EXAMPLES / "sharded.py")
-    said = run_learners(4, script, "--group", "2", "--steps", "60", by=TORCHRUN).stdout
+    said = run_learners(4, script, "--group", "2", "--steps", "60", *whole, by=TORCHRUN).stdout
     found = re.findall(r"learner (\d): ([\d,]+) of ([\d,]+) parameters here, ([\d.]+) % right", said)
     assert sorted(rank for rank, *_ in found) == ["0", "0", "1", "1"]
     assert all(float(right) > 70 for *_, right in found)
     assert len({right for *_, right in found}) == 1, "one model"
     held = {int(here.replace(",", "")) for _, here, _, _ in found}
-    assert sum(held) == int(found[0][2].replace(",", "")), "each process a part"
+    assert sum(held) == int(found[0][2].replace(",", "")), "each process a part, or all of it"
 
 
 def test_plain_on_two_hosts(tmp_path: Path) -> None:

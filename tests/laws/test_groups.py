@@ -1,5 +1,5 @@
-"""Laws of learners that are groups of processes, which shard their model by `fully_shard`. All run the script
-support/attached_groups.py, two learners each."""
+"""Laws of learners that are groups of processes, which shard their model by `fully_shard`, or have all of it in each,
+under DistributedDataParallel. All run the script support/attached_groups.py, two learners each."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -36,13 +36,14 @@ def whole() -> Found:
     return reports(run_learners(2, SCRIPT, "0", "laws").stdout)
 
 
-@pytest.fixture(scope="module", params=["here", "hosts"])
-def sharded(request: pytest.FixtureRequest) -> Found:
-    """Groups of two, on one host or on one each."""
-    if request.param == "hosts":
-        with HostsOfLearners((2, 2), [SCRIPT, "2", "laws"]) as hosts:
+@pytest.fixture(scope="module", params=["sharded", "sharded on two hosts", "replicated", "replicated on two hosts"])
+def divided(request: pytest.FixtureRequest) -> Found:
+    """Groups of two, on one host or on one each, whose processes each train half of every minibatch."""
+    size = "2w" if "replicated" in request.param else "2"
+    if "hosts" in request.param:
+        with HostsOfLearners((2, 2), [SCRIPT, size, "between hosts"]) as hosts:
             return reports(hosts.end()[0])
-    return reports(by_groups(2, SCRIPT, "2", "laws").stdout)
+    return reports(by_groups(2, SCRIPT, size, "laws").stdout)
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +63,26 @@ def test_a_group_of_one_is_a_learner(alone: Found, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_sharded_is_whole_to_rounding(sharded: Found, strategy: str) -> None:
+def test_divided_is_whole_to_rounding(divided: Found, strategy: str) -> None:
+    if f"{strategy} 0" not in divided:
+        pytest.skip("learners of two hosts take no turns")
     for which in ("middle", "values", "looks"):
-        found = [sharded[f"{strategy} {place}"][rank][which] for place in range(2) for rank in range(2)]
+        found = [divided[f"{strategy} {place}"][rank][which] for place in range(2) for rank in range(2)]
         if which != "looks" or strategy == "ssgd":  # between meetings learners differ
             assert found[1:] == found[:1] * 3, "one model on all processes"
-        if "gain" not in strategy:  # which is by the noise of a shard
+        if "gain" not in strategy:  # which is by the noise of a shard, or of a learner of two processes
             expected = torch.tensor(whole()[f"{strategy} 0"][0][which])
             torch.testing.assert_close(torch.tensor(found[0]), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.fixture(scope="module", params=["2", "2w"], ids=["sharded", "replicated"])
+def size(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return reports(by_groups(2, SCRIPT, "2", "shared", str(tmp_path_factory.mktemp("saves"))).stdout)
+def shared(size: str, tmp_path_factory: pytest.TempPathFactory) -> Found:
+    return reports(by_groups(2, SCRIPT, size, "shared", str(tmp_path_factory.mktemp("saves"))).stdout)
 
 
 def test_batches_go_to_a_learner_once_and_its_processes_have_the_same(shared: Found) -> None:
@@ -89,21 +97,33 @@ def test_a_gradient_that_is_not_finite_in_one_process_is_skipped_in_all(shared: 
     assert torch.tensor(values[0]).isfinite().all()
 
 
-def test_a_save_has_a_folder_for_each_shard_and_is_gone_on_from_bit_for_bit(shared: Found) -> None:
+def test_a_save_has_a_folder_for_each_shard_and_is_gone_on_from_bit_for_bit(shared: Found, size: str) -> None:
     for place in range(2):
         for rank in range(2):
             went_on = shared[f"went on {place}"][rank]
             assert shared[f"resumed {place}"][rank]["values"] == went_on["values"]
-            assert went_on["folder"].startswith(f"shard-{place}-of-2/")
+            assert went_on["folder"] == "save-000000001" if "w" in size else f"shard-{place}-of-2/save-000000001"
 
 
-def test_a_death_takes_the_group_the_others_go_on_and_it_comes_back(tmp_path: Path) -> None:
-    done = by_groups(2, "--restarts", "1", SCRIPT, "2", "deaths", str(tmp_path))
+def test_a_death_takes_the_group_the_others_go_on_and_it_comes_back(size: str, tmp_path: Path) -> None:
+    done = by_groups(2, "--restarts", "1", SCRIPT, size, "deaths", str(tmp_path))
     assert "learner 1 ended with status 137, and is started again" in done.stderr
     found = reports(done.stdout)
     assert [found[f"deaths {place}"][rank]["back"] for place in range(2) for rank in range(2)] == [False, True] * 2
     values = [found[f"deaths {place}"][rank]["values"] for place in range(2) for rank in range(2)]
     assert values[1:] == values[:1] * 3
+
+
+def test_what_fails_in_the_first_process_fails_in_all_of_its_learner() -> None:
+    """By the death of the other learner; and gradients that nobody has averaged are an error."""
+    found = reports(by_groups(2, SCRIPT, "2w", "ends", expect=137).stdout)
+    assert [found[f"ends {place}"] for place in range(2)] == [
+        {0: {"law": f"ends {place}", "rank": 0, "died": 1}} for place in range(2)
+    ]
+    for place in range(2):
+        for rank in range(2):
+            error = found[f"not averaged {place}"][rank]["error"]
+            assert error.startswith(f"rank {rank}: the 2 processes of this learner have different gradients")
 
 
 # Refusals, in one process ---------------------------------------------------------------------------------------------
@@ -142,7 +162,10 @@ def test_what_a_session_cannot_train_is_refused() -> None:
 def test_processes_of_a_group_that_each_hold_a_whole_module_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDELAY_GROUP", "2")
     model = nn.Linear(2, 2)
-    with pytest.raises(UserError, match=r"2 processes for each learner, and the module is whole in each: shard it"):
+    with pytest.raises(
+        UserError,
+        match=r"2 processes for each learner, and the module is whole in each: shard it.*DistributedDataParallel",
+    ):
         roundelay.attach(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 

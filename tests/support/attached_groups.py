@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,16 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import roundelay
+from roundelay.core.errors import UserError
+from roundelay.runtime.base import LearnerDied
 from support.launched import report
 
-STRATEGIES = ("ssgd", "bsp,period=3", "diloco,period=2", "delay-by-one", "ssgd,rate=gain")
+IN_TURN = "adpsgd,rate=as-is"
+"""Its learners take their steps one after the other, so that it comes to the same every time."""
+STRATEGIES = ("ssgd", "bsp,period=3", "diloco,period=2", "delay-by-one", "ssgd,rate=gain", IN_TURN)
 STEPS, ROWS, BATCHES = 6, 8, 11
+WHOLE = sys.argv[1:2] != [] and sys.argv[1].endswith("w")
+"""Each process has the whole network."""
 
 
 def mesh_of(size: int) -> DeviceMesh | None:
@@ -33,6 +40,8 @@ def build(mesh: DeviceMesh | None) -> nn.Module:
     """A network whose sizes no group divides evenly."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3))
+    if mesh is not None and WHOLE:
+        return nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group())
     if mesh is not None:
         for part in (model[0], model[2]):
             fully_shard(part, mesh=mesh)
@@ -51,18 +60,27 @@ def values(model: nn.Module) -> list[float]:
 class Loop:
     """One session over a model of its own."""
 
+    noise = 0.0
+    """Added to inputs, times a number of this process's own."""
+
     def __init__(self, mesh: DeviceMesh | None, strategy: str, **options: Any) -> None:
         self.place, self.size = (0, 1) if mesh is None else (mesh.get_local_rank(), mesh.size())
         self.model = build(mesh)
+        self.inner: Any = getattr(self.model, "module", self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.02, weight_decay=0.1)
+        self.in_turn = strategy == IN_TURN and not (WHOLE and self.place)  # others wait for the first
         name, _, rate = strategy.partition(",rate=")
         options |= {"rate": rate} if rate else {}
         self.session = roundelay.attach(self.model, self.optimizer, name, patience=60, **options)
 
     def step(self, number: int, bad: Sequence[int] = ()) -> None:
         """Train this process's part of a minibatch; its loss is NaN in the processes at these places."""
+        if self.in_turn:
+            while sum(self.session.summary()["steps"]) < number * self.session.learners + self.session.rank:
+                time.sleep(1e-3)
         drawn = torch.Generator().manual_seed(1000 * self.session.rank + number)
         x, y = torch.randn(ROWS, 5, generator=drawn), torch.randn(ROWS, 3, generator=drawn)
+        x += self.noise * torch.rand(())
         mine = slice(self.place, None, self.size)
         self.optimizer.zero_grad()
         loss = (self.model(x[mine]) - y[mine]).square().mean()
@@ -78,8 +96,8 @@ class Loop:
         report(law=f"{law} {self.place}", rank=self.session.rank, **facts)
 
 
-def laws(mesh: DeviceMesh | None) -> None:
-    for strategy in STRATEGIES:
+def laws(mesh: DeviceMesh | None, strategies: Sequence[str] = STRATEGIES) -> None:
+    for strategy in strategies:
         loop = Loop(mesh, strategy)
         with loop.session as session:
             for number in range(STEPS):
@@ -88,7 +106,8 @@ def laws(mesh: DeviceMesh | None) -> None:
                 looks = [loop.look()]
                 middle = values(loop.model)
             loop.step(STEPS)
-            looks.append(loop.look())
+            if strategy != IN_TURN:  # the other may change the row meanwhile
+                looks.append(loop.look())
             loop.step(STEPS + 1)
         looks.append(loop.look())
         loop.said(strategy, looks=looks, middle=middle, values=values(loop.model), work=session.summary()["work"])
@@ -112,18 +131,44 @@ def shared(mesh: DeviceMesh | None) -> None:
 
     folder = Path(sys.argv[3])
     loop = Loop(mesh, "bsp,period=2")
+    Loop.noise = 0.1
+    torch.manual_seed(10 * loop.session.rank + loop.place)
     with loop.session as session:
         for number in range(3):
             loop.step(number)
-        kept = session.save(folder)
+        kept = session.save(folder, {"rank": session.rank})
         for number in range(3, 6):
             loop.step(number)
     loop.said("went on", values=values(loop.model), folder=str(kept.relative_to(folder)))
+    torch.manual_seed(0)
     loop = Loop(mesh, "bsp,period=2", resume=folder)
+    assert loop.session.resumed == {"rank": loop.session.rank}
     with loop.session:
         for number in range(3, 6):
             loop.step(number)
     loop.said("resumed", values=values(loop.model))
+
+
+def ends(mesh: DeviceMesh | None) -> None:
+    """The last process of learner 1 is killed, under a strategy that cannot go on without it. Before that the module
+    is called around its wrapper, whose gradients are no averages."""
+    loop = Loop(mesh, "ssgd")
+    try:
+        loop.model = loop.inner
+        loop.step(0)
+    except UserError as error:
+        loop.said("not averaged", error=str(error))
+    loop.session.abandon()
+
+    loop = Loop(mesh, "ssgd")
+    try:
+        with loop.session as session:
+            for number in range(100):
+                if number == 3 and session.rank == 1 and loop.place == loop.size - 1:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                loop.step(number)
+    except LearnerDied as error:
+        loop.said("ends", died=error.rank)
 
 
 def deaths(mesh: DeviceMesh | None) -> None:
@@ -146,9 +191,11 @@ def deaths(mesh: DeviceMesh | None) -> None:
 
 
 if __name__ == "__main__":
-    size = int(sys.argv[1])
+    size = int(sys.argv[1].removesuffix("w"))
     if size:
         dist.init_process_group("gloo")
-    {"laws": laws, "shared": shared, "deaths": deaths}[sys.argv[2]](mesh_of(size))
+    between_hosts = partial(laws, strategies=STRATEGIES[:-1])  # nobody knows there whose turn it is
+    modes: dict[str, Any] = {"laws": laws, "between hosts": between_hosts, "shared": shared, "ends": ends}
+    {**modes, "deaths": deaths}[sys.argv[2]](mesh_of(size))
     if size:
         dist.destroy_process_group()

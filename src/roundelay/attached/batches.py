@@ -15,7 +15,7 @@ from torch import Tensor
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.forward import fingerprint
-from roundelay.attached.sharing import MISSING, Drawing, Fetch, LoopProgress, Shared
+from roundelay.attached.sharing import MISSING, Drawing, Fetch, Followed, LoopProgress, Shared
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.shares import ANY, UNSEEN, ShareTerms
@@ -45,7 +45,7 @@ class SharedBatches(Shared):
 
     def __init__(
         self,
-        learner: AttachedLearner,
+        learner: AttachedLearner | Followed,
         number: int,
         batches: Iterable[Any],
         compared: bool,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from roundelay.attached.data_position import PassLeft
-from roundelay.attached.sharing import MISSING, Fetch, LoopProgress, Shared
+from roundelay.attached.sharing import MISSING, Fetch, Followed, LoopProgress, Shared
 from roundelay.core.epochs import EpochPlan
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.learner import AttachedLearner
@@ -30,7 +30,7 @@ class SharedSampler(Shared):
 
     def __init__(
         self,
-        learner: AttachedLearner,
+        learner: AttachedLearner | Followed,
         number: int,
         examples: int,
         batch_size: int,

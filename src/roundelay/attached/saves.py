@@ -79,6 +79,9 @@ class SessionSaves(Giver):
         self._parameters = steps.parameters
         self._whole: dict[Path, int] = {}  # by directory, the newest save that this learner has whole there
         self._last = 0  # the highest number of a save so far
+        self.random: Mapping[str, Tensor] = {}
+        """States of the generators of other processes of this learner, by device and place: for the next save, and of
+        the one that was gone on from."""
         self.samplers: Mapping[int, DataPosition] = {}
         """Positions in data that samplers of this session begin at, by their numbers."""
 
@@ -128,7 +131,7 @@ class SessionSaves(Giver):
         tensors |= {"row": own["row"], "buffers": self._buffers.pack()}
         tensors |= {f"memory.{name}": vector for name, vector in own["memory"].items()}
         tensors |= {name: vector for name, vector in shared.items() if isinstance(vector, Tensor)}
-        random = _random_states(self._device)
+        random = {**random_states(self._device), **self.random}
         tensors |= {f"random.{device}": state for device, state in random.items()}
         ranks = saved.ranks
         states = [to_plain(one.state_dict(), f"optimizer.{n}", tensors) for n, one in enumerate(self._optimizers)]
@@ -163,7 +166,7 @@ class SessionSaves(Giver):
         directory, learner = directory.absolute(), self._learner
         chosen: list[Resumed] = []
         whole, last = 0 if found is None else found.number, max(saves(directory), default=0)
-        if learner.group is not None:  # a save is whole when all shards have it
+        if learner.group is not None and not learner.group.whole:  # a save is whole when all shards have it
             whole = learner.group.least(whole)
         if learner.record.resumed is not None:
             (whole, last), wanted = learner.record.resumed, self._fitting
@@ -223,7 +226,8 @@ class SessionSaves(Giver):
         """Take what is this learner's alone, after the meeting."""
         self._buffers.unpack(resumed.buffers)
         self._load_optimizers(resumed, folder)
-        _set_random_states(resumed.random, self._device)
+        set_random_states(resumed.random, self._device)
+        self.random = {name: state for name, state in resumed.random.items() if "." in name}
         self.samplers, self._also = resumed.samplers, dict(resumed.also)
         level = logging.INFO if resumed.random else logging.WARNING
         log.log(level, "rank %d goes on from %s: %s.", self._learner.rank, folder, resumed.said)
@@ -263,7 +267,7 @@ class SessionSaves(Giver):
         return resumed.also or None
 
 
-def _random_states(device: torch.device | None) -> dict[str, Tensor]:
+def random_states(device: torch.device | None) -> dict[str, Tensor]:
     """Return states of torch's generators, by device."""
     found = {"cpu": torch.get_rng_state()}
     if device is not None and device.type == "cuda":
@@ -271,7 +275,8 @@ def _random_states(device: torch.device | None) -> dict[str, Tensor]:
     return found
 
 
-def _set_random_states(states: Mapping[str, Tensor], device: torch.device | None) -> None:
+def set_random_states(states: Mapping[str, Tensor], device: torch.device | None) -> None:
+    """Put torch's generators in these states, by device."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if device is not None and "cuda" in states:

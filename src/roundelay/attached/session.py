@@ -27,7 +27,7 @@ from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
 from roundelay.attached.sampler import SharedSampler, size_of
 from roundelay.attached.saves import SessionSaves, fitting, look_for
-from roundelay.attached.sharing import LoopProgress, Shared
+from roundelay.attached.sharing import Followed, LoopProgress, Shared
 from roundelay.attached.stepping import unwrapped, usual_rate
 from roundelay.attached.steps import Steps
 from roundelay.checkpoint import Room
@@ -36,7 +36,9 @@ from roundelay.core.errors import UserError
 from roundelay.core.records import RunStarted
 from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.groups import Group, group_of
+from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import FAILED
+from roundelay.runtime.attached.replicas import Replicas, replicas_of
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary
@@ -78,7 +80,7 @@ def attach(
 
     Args:
         module: all on the CPU or all on one GPU; trainable parameters float32, bfloat16 or float16. Those that require
-            a gradient now are trained.
+            a gradient now are trained. Or its DistributedDataParallel over the processes of a learner.
         optimizer: any of torch.optim, or like them, over parameters of the module; with whatever parameter groups. Or
             several, all of which are stepped in each iteration.
         strategy: a name, as `roundelay train --strategy` takes, a Strategy, or "auto": what `roundelay advise` takes.
@@ -99,7 +101,9 @@ def attach(
     several = [unwrapped(one) for one in given]
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
-    group, world = _learner_of(module, between.pop("listen", None), by_name=strategy != "auto" and record is None)
+    group, world, module = _learner_of(
+        module, between.pop("listen", None), by_name=strategy != "auto" and record is None
+    )
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
@@ -111,14 +115,12 @@ def attach(
         chosen, sized = strategy, True
     else:
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
-    if not patience > 0:
-        raise UserError(f"patience is {patience}: give seconds above 0.")
     if isinstance(chosen, HAdPsgd) and (here := replayed_host(world.rank) if world.place is None else world.here):
         chosen = chosen.on_host(here, sized)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
     terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
-    return Session(module, several, world, terms, None if resume is None else Path(resume), group)
+    return _kind_of(group)(module, several, world, terms, None if resume is None else Path(resume), group)
 
 
 class Session:
@@ -148,7 +150,7 @@ class Session:
     ) -> None:
         resume, self._group = resume and _folder_in(resume, group), group
         self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
-        device = device_of(module, world.rank)
+        self._device = device = device_of(module, world.rank)
         wanted = fitting(module, self.optimizers, world.rank, world.learners, terms.strategy)
         found = None if resume is None else look_for(resume, wanted)
         self._buffers = Buffers(module)
@@ -185,6 +187,7 @@ class Session:
             with self._steps.failing():
                 self.resumed, learner.given = self._saves.take(learner.given) or self.resumed, b""
             self._steps.show_home()
+        self._sharing: AttachedLearner | Followed = learner
 
     @property
     def optimizer(self) -> Optimizer:
@@ -236,7 +239,7 @@ class Session:
         to `close()` as the others do, who have been sent it too. A loop that never does is ended at the end of a step,
         by SystemExit(143)."""
         self._steps.loop_looks = True
-        return termination.asked()
+        return self._steps.asked_to_end
 
     # Meetings ---------------------------------------------------------------------------------------------------------
 
@@ -413,7 +416,7 @@ class Session:
         """
         number = len(self._samplers) + 1
         about = size_of(dataset), batch_size, shuffle, seed, drop_last
-        sampler = SharedSampler(self._learner, number, *about, self._progress)
+        sampler = SharedSampler(self._sharing, number, *about, self._progress)
         self._begin_shared(sampler, number)
         return sampler
 
@@ -435,7 +438,7 @@ class Session:
         """
         number = len(self._samplers) + 1
         compared = not self._learner.late and number not in self._saves.samplers
-        shared = SharedBatches(self._learner, number, batches, compared, self._progress)
+        shared = SharedBatches(self._sharing, number, batches, compared, self._progress)
         self._begin_shared(shared, number)
         return shared
 
@@ -443,7 +446,7 @@ class Session:
         if number in self._saves.samplers:
             shared.resume(self._saves.samplers[number])
         elif self._learner.late:
-            shared.join()
+            shared.join(self._learner.saved.epoch_under_way)
         self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------
@@ -540,25 +543,35 @@ class Session:
             self.abandon()
 
 
-def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World]:
-    """Return the processes of this learner, if it has several, and its place among the learners."""
-    group = group_of(module, rank_of_process())
+def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World, nn.Module]:
+    """Return the processes of this learner, if it has several, its place among the learners, and the module without a
+    wrapper over these processes."""
+    group = group_of(module, rank_of_process()) or replicas_of(module)
     if group is None:
         if (size := launched_group()) > 1:
             raise UserError(
                 f"rank {rank_of_process()}: `roundelay launch --group {size}` has started {size} processes for each "
-                "learner, and the module is whole in each: shard it by fully_shard before attach, or leave --group out."
+                "learner, and the module is whole in each: shard it by fully_shard before attach, give attach the "
+                "DistributedDataParallel around it, or leave --group out."
             )
-        return None, read_world(listen=listen)
-    world = read_world(group_environment(group.place, group.size), listen)
+        return None, read_world(listen=listen), module
+    world = read_world(group_environment(0 if group.whole else group.place, group.size), listen)
     if not by_name:
         raise UserError(
-            f"rank {world.rank}: a learner of several processes (fully_shard) is given its strategy by name, and is "
+            f"rank {world.rank}: a learner of several processes is given its strategy by name, and is "
             "not recorded: leave strategy='auto' and record out."
         )
-    return group, world
+    return group, world, group.wrapper.module if isinstance(group, Replicas) else module
+
+
+def _kind_of(group: Group | None) -> Callable[..., Session]:
+    if not isinstance(group, Replicas):
+        return Session
+    from roundelay.attached.replicated import ReplicatedSession  # noqa: PLC0415  is a Session
+
+    return ReplicatedSession
 
 
 def _folder_in(directory: Path, group: Group | None) -> Path:
     """Return the folder for saves of this process: in `directory`, of which each process of a learner has a part."""
-    return directory if group is None else directory / f"shard-{group.place}-of-{group.size}"
+    return directory if group is None or group.whole else directory / f"shard-{group.place}-of-{group.size}"

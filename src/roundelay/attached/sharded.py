@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from roundelay.attached.parameters import Parameters
-from roundelay.runtime.attached.groups import is_sharded, local, look_at, sharded_like
+from roundelay.runtime.attached.groups import Group, is_sharded, local, look_at, sharded_like
 
 
 class ShardedParameters(Parameters):
@@ -73,3 +73,8 @@ class ShardedParameters(Parameters):
                 for name, value in state.items():
                     if isinstance(value, Tensor) and not is_sharded(value) and value.shape == local(p).shape != ():
                         state[name] = sharded_like(p, value)
+
+
+def parameters_of(module: nn.Module, rank: int, group: Group | None) -> Parameters:
+    """Return the trainable parameters of a module as this process has them."""
+    return (Parameters if group is None or group.whole else ShardedParameters)(module, rank)

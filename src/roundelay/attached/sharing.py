@@ -28,6 +28,7 @@ from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.shares import ShareTerms
 from roundelay.runtime.procs.coordination.passes import ENDLESS
+from roundelay.strategies.base import Strategy
 
 log = logging.getLogger("roundelay")
 CLOSED_PASS = 1 << 30
@@ -42,6 +43,47 @@ class LoopProgress:
 
     begun: int = 0
     completed: int = 0
+
+
+@final
+class Followed:
+    """A learner as a process knows it that follows its first one, which draws for all of them.
+
+    Attributes:
+        together: ranks that take part in the segment that runs, as last heard.
+    """
+
+    together: Sequence[int] = ()
+
+    def __init__(self, beside: AttachedLearner, rank: int, learners: int, strategy: Strategy) -> None:
+        self._beside, self.rank, self.learners, self.strategy = beside, rank, learners, strategy
+        self.group = beside.group
+
+    @property
+    def segment(self) -> int:
+        """See `AttachedLearner`, and so for all that follows."""
+        return self._beside.segment
+
+    @property
+    def left(self) -> bool:
+        return self._beside.left
+
+    @property
+    def forked(self) -> bool:
+        return self._beside.forked
+
+    def check_may_draw(self) -> None:
+        self._beside.check_may_draw()
+
+    def make_share(self, number: int, terms: ShareTerms) -> None: ...
+
+    def begin_share(self, number: int, first: int) -> None: ...
+
+    def share_is_agreed(self, number: int) -> bool:
+        return True
+
+    def draw_piece(self, key: tuple[int, int, int], pieces: int, keep: int) -> int | None:
+        raise RuntimeError("the first process of a learner draws")
 
 
 Fetch = Callable[[int], Any]
@@ -183,7 +225,7 @@ class Shared(Sampler[Any]):
     """
 
     def __init__(
-        self, learner: AttachedLearner, number: int, terms: ShareTerms, progress: Callable[[], LoopProgress]
+        self, learner: AttachedLearner | Followed, number: int, terms: ShareTerms, progress: Callable[[], LoopProgress]
     ) -> None:
         self._learner, self._number, self._terms, self.progress = learner, number, terms, progress
         self._agreed = False
@@ -226,7 +268,7 @@ class Shared(Sampler[Any]):
     def _together(self) -> Sequence[int]:
         """Ranks that share out the next pass: under a synchronous strategy those that take part in this segment."""
         learner = self._learner
-        return range(learner.learners) if learner.left or not self._synchronous else learner.me.living
+        return range(learner.learners) if learner.left or not self._synchronous else learner.together
 
     def __iter__(self) -> Iterator[Any]:
         return Drawing(self)
@@ -343,9 +385,13 @@ class Shared(Sampler[Any]):
         self._epoch, self._gone_through = position.epoch, Counter(position.times)
         self._left = dict(position.left)
 
-    def join(self) -> None:
-        """Begin where the learners of a session that runs are."""
-        self._epoch, times = self._learner.saved.epoch_under_way(self._number, self._most_pieces)
+    def join(self, under_way: Callable[[int, int], tuple[int, int]]) -> None:
+        """Begin where the learners of a session that runs are.
+
+        Args:
+            under_way: see `SavedState.epoch_under_way`.
+        """
+        self._epoch, times = under_way(self._number, self._most_pieces)
         self._gone_through[self._epoch] = times
 
 

@@ -23,8 +23,8 @@ from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
 from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
-from roundelay.attached.parameters import Parameters, module_facts
-from roundelay.attached.sharded import ShardedParameters
+from roundelay.attached.parameters import module_facts
+from roundelay.attached.sharded import parameters_of
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
 from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
@@ -36,6 +36,7 @@ from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.attached.inputs import FIRST
 from roundelay.runtime.attached.learner import AttachedLearner
 from roundelay.runtime.attached.membership import CLOSED, ENDED, FAILED
+from roundelay.runtime.attached.replicas import Replicas
 from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
@@ -59,6 +60,7 @@ class Steps:
     """Weight of gradients; see `Session`."""
     completed = 0
     """Steps that the loop has asked for, skipped ones included."""
+    _ends = False  # agreed on in the last step by the processes of this learner
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Steps:
                 "to one roundelay.attach(module, [first, second]), or close the other session first."
             )
         self._device, self.rank, self._group = device, world.rank, group
-        self.parameters = parameters = (Parameters if group is None else ShardedParameters)(module, world.rank)
+        self.parameters = parameters = parameters_of(module, world.rank, group)
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
@@ -108,7 +110,7 @@ class Steps:
         self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
         self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
-        self._hooks = ForwardHooks(module, self, sharded=group is not None)
+        self._hooks = ForwardHooks(module, self, sharded=group is not None and not group.whole)
         self._uses = Uses(self._complete)
         self._others = OtherOptimizers(self._steppers, parameters, self.rank)
         self.loop_looks, self._checking_inputs = False, learner.learners > 1
@@ -158,7 +160,11 @@ class Steps:
         self._take_over()
         shown = learner.me.snapshot_version
         try:
+            if follows := self._follows:
+                self._be_as_first(self._place.snapshot)
             point = learner.begin_step()
+            if not follows:
+                self._be_as_first(point)
         except BaseException as error:
             self._failed(error)
             raise
@@ -195,6 +201,15 @@ class Steps:
         return self.open and not (self.evaluating or self.forked or self.learner.begun) and self.failure is None
 
     @property
+    def replicas(self) -> Replicas | None:
+        """The processes of this learner, where each has the whole module."""
+        return self._group if isinstance(self._group, Replicas) else None
+
+    @property
+    def _follows(self) -> bool:
+        return isinstance(self._group, Replicas) and self._group.follows
+
+    @property
     def forked(self) -> bool:
         """True in a child of the learner's process: nothing that it does is to be heard of."""
         return self.open and self.failure is None and self.learner.left
@@ -213,7 +228,7 @@ class Steps:
         if len(self._asked) == len(self._steppers):
             self._complete()
             self._handed_in_by = "optimizer.step()"
-            if termination.asked():
+            if self.asked_to_end:
                 self._end_if_asked()
         else:
             self._uses.watch(self._steppers[number].parameters)
@@ -264,24 +279,23 @@ class Steps:
             if lay_out is None:
                 self._clear_missing()
             try:
-                if self._group is not None:
-                    self._skip = self._group.agree(self._skip)
-                if self._skip:
-                    self.learner.answer_nothing(skip=True)
+                weight = self._agree(float(self.examples if examples is None else examples))
+                if self._skip or self._follows:
+                    self.learner.answer_nothing(skip=self._skip)
                 else:
                     if not self._place.together:
                         self._place.hand_in()
                     rate = self._steppers[0].optimizer.param_groups[0].get("lr")
                     if type(rate) is not float:
                         rate = first_rate(self._steppers[0].optimizer)
-                    weight = float(self.examples if examples is None else examples)
                     self.learner.answer(weight, rate, Vote(given, changed=self._fingerprint), lay_out)
                 if self._late is not None:
                     self._carry_over(self._late)
+                self._be_as_first(self._place.snapshot)
             except BaseException as error:
                 self._failed(error)
                 raise
-            if self._waiting is not None and not self._skip:
+            if self._waiting is not None and not (self._skip or self._follows):
                 self._lay_out()  # the strategy keeps it for later
         finally:
             self._given, self._asked, self._skip, self._waiting = set(), set(), False, None
@@ -291,6 +305,22 @@ class Steps:
         self.completed += 1
         self._alarms.stepped(number_given)
         self.show_home()
+
+    def _agree(self, examples: float) -> float:
+        """Agree with the other processes of this learner, if it has some, on the step; return what its gradient
+        weighs."""
+        if self._group is None:
+            return examples
+        if self.replicas is not None and self.completed < FIRST:
+            found = self.parameters.gradients(range(len(self.parameters.all)))
+            self.replicas.check_averaged(found.values(), self.rank)
+        self._skip, weight, self._ends = self._group.agree(self._skip, examples, termination.asked())
+        return weight
+
+    def _be_as_first(self, point: Tensor) -> None:
+        """Let other processes of this learner, if each has the whole module, have the `point` (P,) of the first."""
+        if (replicas := self.replicas) is not None:
+            replicas.share(point, self.learner.me.snapshot_version, self._place.gradient, self.learner.change_row)
 
     def _lay_out(self) -> Tensor:
         """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
@@ -340,7 +370,7 @@ class Steps:
             return
         if not learner.begun:
             if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None) is not None:
-                refuse_reducer(self.rank)
+                refuse_reducer(self.rank, None if self.replicas is None else self.replicas.wrapper)
             self._inputs_to_come, self._by_call = self._checking_inputs, inputs is None
             self._begin()
             if self._checking_settings:
@@ -440,6 +470,7 @@ class Steps:
     def met(self) -> None:
         """Make the module look at the learner's own parameters again, after a meeting."""
         self._handed_in_by = ""
+        self._be_as_first(self._place.snapshot)
         self.show_home()
         self._check_settings()
         if self._checking_inputs:
@@ -461,8 +492,14 @@ class Steps:
 
     def _end_if_asked(self) -> None:
         """End the process here, between two steps, if SIGTERM has come and the loop does not look for itself."""
-        if termination.asked() and not self.loop_looks:
+        if self.asked_to_end and not self.loop_looks:
             self._end()
+
+    @property
+    def asked_to_end(self) -> bool:
+        """True once the process was sent SIGTERM; of a learner of several processes, once one was before their last
+        step."""
+        return termination.asked() if self._group is None else self._ends
 
     def _end(self) -> None:
         log.warning("rank %d was sent SIGTERM and ends, after %d steps.", self.rank, self.learner.steps)
@@ -528,9 +565,11 @@ class Steps:
             raise
 
     def _failed(self, error: BaseException) -> None:
-        if isinstance(error, LearnerDied) and termination.asked() and not self.loop_looks:
+        if (isinstance(error, LearnerDied) or self._group is not None) and termination.asked() and not self.loop_looks:
             self._end()  # the others were sent SIGTERM too
         self.failure = error
+        if self.replicas is not None:
+            self.replicas.fail(error)
         note_closed(self._key)
         self.learner.leave(FAILED)  # those who wait for this learner need not
 

@@ -40,14 +40,17 @@ def refuse_wrapped(module: nn.Module, rank: int) -> None:
             )
 
 
-def refuse_reducer(rank: int) -> None:
+def refuse_reducer(rank: int, attached: nn.Module | None = None) -> None:
     """Refuse, in a forward, a DistributedDataParallel over several processes made around the module later.
+
+    Args:
+        attached: the one that was given to attach, if one was.
 
     Raises:
         UserError: there is one.
     """
     around = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
-    if around is not None and not _alone(around):
+    if around is not None and around is not attached and not _alone(around):
         raise UserError(f"rank {rank}: the attached module is run by a DistributedDataParallel around it: {REMEDY}")
 
 

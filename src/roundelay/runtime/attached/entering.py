@@ -66,6 +66,8 @@ class AttachTerms:
     rate: LearnersRate = "auto"  # what becomes of the optimizers' learning rates
 
     def __post_init__(self) -> None:
+        if not self.patience_seconds > 0:
+            raise UserError(f"patience is {self.patience_seconds}: give seconds above 0.")
         if self.rate not in get_args(LearnersRate):
             raise UserError(f"rate is {self.rate!r}: choose one of {', '.join(get_args(LearnersRate))}.")
         object.__setattr__(self, "record", str(Path(self.record).absolute()) if self.record else None)

@@ -1,9 +1,10 @@
-"""A learner of several processes: a group, which shards one model by `fully_shard` of torch (FSDP2).
+"""A learner of several processes: a group. They shard one model by `fully_shard` of torch (FSDP2), or each has all of
+it, under DistributedDataParallel (roundelay/attached/replicas.py).
 
-Each process has a row of its own: its shards of all parameters. The processes with the same place in their groups train
-together, in a session of their own. What strategies do with rows is elementwise, so what becomes of the shards is what
-would become of the whole. In an asynchronous strategy two shards of a model may meet another learner's at different
-moments, as fragments of a row do.
+Where they shard it, each process has a row of its own: its shards of all parameters. The processes with the same place
+in their groups train together, in a session of their own. What strategies do with rows is elementwise, so what becomes
+of the shards is what would become of the whole. In an asynchronous strategy two shards of a model may meet another
+learner's at different moments, as fragments of a row do.
 
 What is not elementwise is agreed on in the group: a gradient that is not finite in one shard is skipped in all, the
 first process says the factor on the learning rate, and which minibatch is next. That is one small reduction a step, and
@@ -11,8 +12,9 @@ one number a minibatch, outside the locks of rows: a process that waited for its
 for itself, by way of two exchanges.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,6 +24,14 @@ from roundelay.core.errors import UserError
 
 NO_NUMBER: Final = -1
 """Said in place of the number of a minibatch where there is none."""
+
+
+class Agreed(NamedTuple):
+    """Decision of the processes of a learner on a step."""
+
+    skip: bool
+    examples: float  # the mean of the numbers that they give
+    ends: bool  # one of them was asked to end after it
 
 
 @dataclass
@@ -38,6 +48,9 @@ class Group:
         found: those that this process would have.
     """
 
+    whole: ClassVar[bool] = False
+    """Does each process hold the whole module?"""
+
     place: int
     size: int
     first: int
@@ -46,14 +59,15 @@ class Group:
     agreed: tuple[float, bool] = field(default=(1.0, False), init=False)
     found: tuple[float, bool] = field(default=(1.0, False), init=False)
 
-    def agree(self, skip: bool) -> bool:
-        """Return whether any process skips the step under way, and take what the first has `found` for it."""
+    def agree(self, skip: bool, examples: float, ends: bool) -> Agreed:
+        """Return whether any process skips the step under way or ends after it, and what its gradient weighs; take what
+        the first has `found` for it."""
         found = self.found if self.place == 0 else (0.0, False)
-        said = torch.tensor([float(skip), *found], dtype=torch.float64).to(self.device)
+        said = torch.tensor([float(skip), *found, examples, float(ends)], dtype=torch.float64).to(self.device)
         dist.all_reduce(said, group=self.together)
-        skips, factor, steep = said.tolist()
+        skips, factor, steep, weight, end = said.tolist()
         self.agreed = factor, steep > 0
-        return bool(skips > 0)
+        return Agreed(skips > 0, weight / self.size, end > 0)
 
     def least(self, number: int) -> int:
         """Return the lowest of the numbers that its processes give."""
@@ -67,6 +81,19 @@ class Group:
         dist.broadcast(said, self.first, group=self.together)
         found = int(said)
         return None if found == NO_NUMBER else found
+
+
+def check_follow_each_other(ranks: Sequence[int], rank: int) -> None:
+    """Check the processes of a learner, by their ranks in torch.distributed.
+
+    Raises:
+        UserError: there are others between them.
+    """
+    if list(ranks) != [*range(ranks[0], ranks[0] + len(ranks))]:
+        raise UserError(
+            f"rank {rank}: the processes of this group are {ranks}: let the processes of a group follow each other, as "
+            'init_device_mesh(device, (learners, size), mesh_dim_names=("learner", "shard"))["shard"] has them.'
+        )
 
 
 def is_sharded(parameter: Tensor) -> bool:
@@ -128,11 +155,7 @@ def group_of(module: nn.Module, rank: int) -> Group | None:
             )
     together = mesh.get_group()
     ranks = dist.get_process_group_ranks(together)
-    if ranks != [*range(ranks[0], ranks[0] + len(ranks))]:
-        raise UserError(
-            f"rank {rank}: the processes of this group are {ranks}: let the processes of a group follow each other, as "
-            'init_device_mesh(device, (learners, size), mesh_dim_names=("learner", "shard"))["shard"] has them.'
-        )
+    check_follow_each_other(ranks, rank)
     device = torch.device(mesh.device_type)
     if device.type == "cuda":
         device = first.device

@@ -114,7 +114,7 @@ class AttachedLearner:
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._nothing = (False,) * terms.tensors
         slow = {one.rank: one for one in map(parse_straggler, stragglers())}
-        self._straggler, self._shown_at = slow.get(world.rank), 0.0
+        self.straggler, self._shown_at = slow.get(world.rank), 0.0
         self._gone, self._segment, self._next_look = False, 1, 0.0
         self._membership: Membership | None = None
         self._beside: list[BetweenSteps] = []
@@ -258,6 +258,11 @@ class AttachedLearner:
         self.me.snapshot()
 
     @property
+    def together(self) -> Sequence[int]:
+        """Ranks that take part in the segment that runs."""
+        return self.me.living
+
+    @property
     def segment(self) -> int:
         """Number of the segment that runs, from 1 on: the training between two meetings."""
         return self._segment
@@ -311,7 +316,7 @@ class AttachedLearner:
             self._membership.begin_round(self._segment)
             self._work.hand_out(NUMBERLESS)
             self._go_on()
-            if self._straggler is not None:
+            if self.straggler is not None:
                 self._shown_at = wall_clock()
             asked = engine.pending
         assert isinstance(asked, GRADIENTS)
@@ -326,8 +331,8 @@ class AttachedLearner:
             UserError: in a mean of gradients, others' parameters were changed by hand and these were not.
         """
         assert isinstance(self._engine.pending, GRADIENTS)
-        if self._straggler is not None:
-            pause((self._straggler.factor - 1) * (wall_clock() - self._shown_at) + self._straggler.seconds)
+        if self.straggler is not None:
+            pause((self.straggler.factor - 1) * (wall_clock() - self._shown_at) + self.straggler.seconds)
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + BETWEEN_LOOKS_SECONDS
@@ -359,7 +364,8 @@ class AttachedLearner:
             row = self.me.row
             factor = self._rate.factor(self.me.steps, lambda: gradient.vector, others=row.others)
             row.steep = self._rate.steep
-        if self.group is not None:  # its first process says it, one step later: here the row is locked
+        if self.group is not None and not self.group.whole:
+            # its first process says it, one step later: here the row is locked
             self.group.found = factor, self.me.row.steep
             factor, self.me.row.steep = self.group.agreed
         self.arena.counts.rate_factors[self.rank] += factor

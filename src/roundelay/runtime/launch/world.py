@@ -221,8 +221,8 @@ def group_environment(place: int, size: int, environment: Mapping[str, str] = os
     launched = environment.get(GROUP)
     if launched is not None and launched != str(size):
         raise UserError(
-            f"fully_shard has a mesh of {size} processes, and `roundelay launch --group {launched}` has started groups "
-            f"of {launched}: give it --group {size}, or the mesh all processes of a group."
+            f"the module is that of {size} processes, and `roundelay launch --group {launched}` has started groups "
+            f"of {launched}: give it --group {size}, or fully_shard or DistributedDataParallel all of a group."
         )
     if launched is None:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
