@@ -1,6 +1,7 @@
 """Messages between the hosts of attached learners that none of ours sends, from a host that knows the secret or from
 somebody between two: nothing of one is stored, its sender counts as lost, and the host that has heard it goes on."""
 
+import time
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import torch
 
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
+from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control import finding
 from roundelay.runtime.hosts.control.messages import Living
+from roundelay.runtime.procs.memory.publish import publish
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
 from support.until import until
 
@@ -101,6 +104,22 @@ def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is
         assert found.other.attendance.left[0] == HOST_LOST
         assert found.other.arena.liveness.alive[1]
         assert same(before, stored(found, 1))
+
+
+def test_whoever_reads_passes_on_the_host_that_leads_reads_what_no_other_host_changes_meanwhile() -> None:
+    """As it does to tell the next host of them, while others ask for minibatches over their links."""
+    with session_hosts("adpsgd") as found:
+        between, queue = found.other.between, found.learners[0].queue_lock
+        with found.first.arena.queue_lock:
+            between.pieces[1] = 4
+            publish(between.asked, 1, 1)
+            found.other.bell.ring()
+            time.sleep(0.2)
+            assert not between.answered[1]
+            assert not queue.try_acquire()
+        until(lambda: bool(between.answered[1] == 1))
+        with found.first.arena.queue_lock:
+            assert found.first.arena.view(PassTables).next_index[0] == 1
 
 
 def test_of_who_lives_the_newest_word_counts() -> None:

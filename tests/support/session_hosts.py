@@ -30,6 +30,7 @@ class SessionHosts:
     other: SessionHost
     coordinator: SessionCoordinator
     agent: SessionAgent
+    learners: list[Arena]  # of learner 0 and of learner 1, each on its host
 
 
 def place(rank: int, port: int) -> HostPlace:
@@ -67,7 +68,7 @@ def session_hosts(strategy: str) -> Iterator[SessionHosts]:
     for thread in running:
         thread.start()
     try:
-        yield SessionHosts(hosts[0], hosts[1], coordinator, agent)
+        yield SessionHosts(hosts[0], hosts[1], coordinator, agent, learners)
     finally:
         over.set()
         for thread in running:

@@ -1,5 +1,6 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -103,6 +104,7 @@ class SessionAgent(HostAgent):
         """Come to the host that leads next, as this host is, or become it: the link to the leader is gone. False: the
         session is over for this host."""
         host, hosts = self._host, self.hosts
+        sys.stderr.write(f"roundelay: rank {host.here[0]}: the link to the host that leads is gone: {self._lost}\n")
         self.close()
         if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
             return False
@@ -164,8 +166,7 @@ class SessionAgent(HostAgent):
             case messages.Shown():
                 host.take_shown(message, host.elsewhere if self._begun else host.here)
             case messages.Passes():
-                with host.gate:
-                    enter_replica(host.arena, message)
+                enter_replica(host.arena, message)
             case messages.CentreAt(rank, made_again):
                 host.centre_is_at(rank, made_again)
             case messages.Leads(sent, views):

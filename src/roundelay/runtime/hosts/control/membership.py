@@ -43,13 +43,13 @@ class HostEvents:
     Attributes:
         kinds: messages that hosts may say besides those about membership.
         message: for each of these, from that host's thread.
-        left: when a host is gone, from any thread; how many minibatches come back from it for others.
+        left: when a host is gone, and why, from any thread; how many minibatches come back from it for others.
         came: for each host that takes part from now on; says that its learners live, or will.
     """
 
     kinds: Sequence[type[Message]]
     message: Callable[[RemoteHost, Message], None]
-    left: Callable[[RemoteHost], int]
+    left: Callable[[RemoteHost, str], int]
     came: Callable[[RemoteHost], None]
 
 
@@ -337,7 +337,7 @@ class HostMembership:
                 return
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
-                redrawn = self._events.left(remote)
+                redrawn = self._events.left(remote, reason)
                 arena.liveness.mark(remote.ranks, False)
                 self.lost.append(HostGone(remote.host, remote.ranks, reason, redrawn))
         remote.replied.set()
