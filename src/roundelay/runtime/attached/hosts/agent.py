@@ -164,7 +164,8 @@ class SessionAgent(HostAgent):
             case messages.Drawn():
                 self._take_drawn(message)
             case messages.Shown():
-                host.take_shown(message, host.elsewhere if self._begun else host.here)
+                if self._begun or message.rank == messages.EVERYONE:  # else it is for a meeting of the others
+                    host.take_shown(message, host.elsewhere if self._begun else host.here)
             case messages.Passes():
                 enter_replica(host.arena, message)
             case messages.CentreAt(rank, made_again):
@@ -220,8 +221,9 @@ class SessionAgent(HostAgent):
             case messages.Enter():
                 self._let_in(order)
             case messages.MeetingHeld():
-                self._begun = True
-                host.turn(order.number, order.present, order.let_in)
+                if self._begun or not order.number:  # else it has come back, and will hear where the others are
+                    self._begun = True
+                    host.turn(order.number, order.present, order.let_in)
             case _:
                 self._obey(order)
         return True

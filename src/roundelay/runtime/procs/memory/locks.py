@@ -17,6 +17,8 @@ from typing import final
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Lock
 
+THREAD_SECONDS = 1e-3
+"""Seconds for another thread of this process to give its lock back, before one looks whether there is still a point."""
 FLOCK = "hhqqi4x"  # short l_type, short l_whence, off_t l_start, off_t l_len, pid_t l_pid (0 for these locks)
 
 
@@ -54,7 +56,7 @@ class QueueLock(ByteLock):
         self._thread = threading.Lock()
 
     def try_acquire(self) -> bool:
-        if not self._thread.acquire(blocking=False):
+        if not self._thread.acquire(timeout=THREAD_SECONDS):
             return False
         try:
             found = super().try_acquire()
