@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import torch
 
 from roundelay.algorithms.averaging import pair_average_
 from roundelay.core.effects import Exchange
-from roundelay.runtime.procs.memory.locks import ByteLock
+from roundelay.runtime.procs.memory.locks import ByteLock, QueueLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import NoLock, Row, reach
 
@@ -71,6 +72,19 @@ def test_a_killed_holder_gives_its_lock_back(file: int, holder: "subprocess.Pope
     mine = lock(file, 3, 30)
     mine.acquire()
     mine.release()
+
+
+def test_the_lock_of_the_queue_excludes_threads_of_its_process_and_is_not_given_back_for_another(file: int) -> None:
+    """To the kernel all threads are one holder; other processes are as an open file of their own is."""
+    mine = QueueLock(file, 3, "the queue", Patience(0, 0.1))
+    elsewhere = ByteLock(os.open(f"/proc/self/fd/{file}", os.O_RDWR), 3, "the queue", Patience(1, 0.1))
+    with mine, ThreadPoolExecutor(1) as another:
+        with pytest.raises(TimeoutError, match=r"learner 0 has waited .* for the queue"):
+            another.submit(mine.acquire).result()
+        assert not elsewhere.try_acquire()
+    with elsewhere, pytest.raises(TimeoutError):
+        mine.acquire()
+    mine.acquire()
 
 
 def test_a_row_left_half_written_is_noticed_and_the_next_writer_mends_its_version() -> None:

@@ -1,16 +1,23 @@
 """Messages between the hosts of attached learners that none of ours sends, from a host that knows the secret or from
 somebody between two: nothing of one is stored, its sender counts as lost, and the host that has heard it goes on."""
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
+from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control import finding
-from roundelay.runtime.hosts.control.messages import Living
+from roundelay.runtime.hosts.control.arrivals import PendingJoins
+from roundelay.runtime.hosts.control.messages import EVERYONE, Common, Living, MeetingHeld, Shown
+from roundelay.runtime.hosts.transport.heartbeat import Beat, MonitoredLink
+from roundelay.runtime.messages import Dialect
+from roundelay.runtime.procs.memory.publish import publish
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
 from support.until import until
 
@@ -101,6 +108,59 @@ def test_a_first_host_that_says_what_makes_no_sense_is_lost_and_nothing_of_it_is
         assert found.other.attendance.left[0] == HOST_LOST
         assert found.other.arena.liveness.alive[1]
         assert same(before, stored(found, 1))
+
+
+def test_whoever_reads_passes_on_the_host_that_leads_reads_what_no_other_host_changes_meanwhile() -> None:
+    """As it does to tell the next host of them, while others ask for minibatches over their links."""
+    with session_hosts("adpsgd") as found:
+        between, queue = found.other.between, found.learners[0].queue_lock
+        with found.first.arena.queue_lock:
+            between.pieces[1] = 4
+            publish(between.asked, 1, 1)
+            found.other.bell.ring()
+            time.sleep(0.2)
+            assert not between.answered[1]
+            assert not queue.try_acquire()
+        until(lambda: bool(between.answered[1] == 1))
+        with found.first.arena.queue_lock:
+            assert found.first.arena.view(PassTables).next_index[0] == 1
+
+
+@pytest.mark.parametrize("strategy", ["adpsgd", "ssgd"])
+def test_a_host_that_is_started_again_before_all_are_let_in_begins_as_if_it_came_first(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first link stands open, and the host that leads has not missed it yet."""
+    links, look = list[MonitoredLink](), PendingJoins.next
+    # Whichever of the two looks of the host that leads finds it:
+    monkeypatch.setattr(PendingJoins, "next", lambda self, wait=0.0: None if wait and links else look(self, wait))
+
+    def come_and_say_nothing(agent: SessionAgent) -> None:
+        first = agent._find(60.0)
+        assert first.link.hear(Dialect(Common, Beat), 60.0) == Common(())
+        links.append(first)
+        time.sleep(0.2)  # for the look that had begun
+
+    with session_hosts(strategy, come_and_say_nothing) as found:
+        assert not found.agent.late
+        assert found.first.arena.liveness.alive.tolist() == [1, 1]
+        assert found.coordinator._hosts.news() == ((), ())
+    links[0].close()
+
+
+def test_a_host_that_comes_back_takes_no_part_in_a_meeting_before_it_is_told_where_the_others_are() -> None:
+    """Meetings go on while it is told what it begins with, which may take long."""
+    with session_hosts("adpsgd") as found:
+        agent, (remote,) = found.agent, found.coordinator._hosts.inside()
+        agent._begun = False  # as before that
+        found.other.arena.shown(1).zero_()
+        remote.monitored.say(Shown(0, 0), [bytes([7]) * 4])
+        remote.tell(MeetingHeld(2, (0,)))
+        remote.monitored.say(Shown(EVERYONE, 0), [bytes([8]) * 4])
+        until(lambda: found.other.arena.shown(1)[0].item() == 8)
+        assert found.other.arena.liveness.alive[1]
+        assert found.other.between.conducted[0] == 0
+        assert not agent._lost
 
 
 def test_of_who_lives_the_newest_word_counts() -> None:

@@ -1,7 +1,7 @@
 """Two hosts in a session of attached learners, both in this process; the learners' parts are played by the test."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -30,6 +30,7 @@ class SessionHosts:
     other: SessionHost
     coordinator: SessionCoordinator
     agent: SessionAgent
+    learners: list[Arena]  # of learner 0 and of learner 1, each on its host
 
 
 def place(rank: int, port: int) -> HostPlace:
@@ -42,8 +43,8 @@ def request(where: HostPlace, strategy: str) -> SessionRequest:
 
 
 @contextmanager
-def session_hosts(strategy: str) -> Iterator[SessionHosts]:
-    """Both, once they have met."""
+def session_hosts(strategy: str, before: Callable[[SessionAgent], None] = lambda agent: None) -> Iterator[SessionHosts]:
+    """Both, once they have met. `before` the other comes for good, it may do something else."""
     asked = request(place(0, 0), strategy)
     router = open_router(asked.place, asked.terms)
     arrivals = PendingJoins(router, asked.place, asked.terms)
@@ -59,7 +60,12 @@ def session_hosts(strategy: str) -> Iterator[SessionHosts]:
         for one, file, where in zip((asked, asked_other), files, (router, router_other), strict=True)
     ]
     coordinator, agent = SessionCoordinator(hosts[0], arrivals), SessionAgent(hosts[1], router_other)
-    opening, over = threading.Thread(target=agent.open), threading.Event()
+
+    def come() -> None:
+        before(agent)
+        agent.open()
+
+    opening, over = threading.Thread(target=come), threading.Event()
     opening.start()
     coordinator.open()
     opening.join()
@@ -67,7 +73,7 @@ def session_hosts(strategy: str) -> Iterator[SessionHosts]:
     for thread in running:
         thread.start()
     try:
-        yield SessionHosts(hosts[0], hosts[1], coordinator, agent)
+        yield SessionHosts(hosts[0], hosts[1], coordinator, agent, learners)
     finally:
         over.set()
         for thread in running:

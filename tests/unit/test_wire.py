@@ -158,6 +158,14 @@ def test_a_record_that_comes_in_drops_is_progress_however_slow() -> None:
         assert bytes(view) == bytes([1]) * LONG_BYTES
 
 
+def test_the_kernel_gives_a_link_up_no_sooner_than_its_owner() -> None:
+    """Who connects has less patience for that than for a link that is there."""
+    with pair(patience=70.0) as (near, far, _):
+        near.patience = 70.0
+        for link in (near, far):
+            assert link._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 140_000
+
+
 def test_after_a_long_record_one_byte_wakes_whoever_waits() -> None:
     with connection() as (here, there), Stream(here, 60.0) as stream:
         thread = threading.Thread(target=stream.fill, args=(memoryview(bytearray(4 * LONG_BYTES)),))

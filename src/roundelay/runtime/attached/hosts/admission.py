@@ -19,6 +19,7 @@ from contextlib import suppress
 from typing import final
 
 from roundelay.runtime.attached.hosts.session_host import SessionHost
+from roundelay.runtime.attached.membership import DIED, HOST_LOST
 from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport.wire import LinkError
@@ -44,6 +45,9 @@ class Admission:
         """Note that a host takes part from now on. One that comes late is told what its learners had done."""
         host = self._host
         if not remote.late:
+            left = host.attendance.left
+            back = [rank for rank in remote.ranks if left[rank] == HOST_LOST]
+            left[back] = DIED  # the host was lost before all had come
             host.arena.liveness.mark(remote.ranks, True)
             return
         source = host.here[0] if remote.copied is None else remote.copied

@@ -1,5 +1,6 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -105,6 +106,7 @@ class SessionAgent(HostAgent):
         """Come to the host that leads next, as this host is, or become it: the link to the leader is gone. False: the
         session is over for this host."""
         host, hosts = self._host, self.hosts
+        sys.stderr.write(f"roundelay: rank {host.here[0]}: the link to the host that leads is gone: {self._lost}\n")
         self.close()
         if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
             return False
@@ -164,7 +166,8 @@ class SessionAgent(HostAgent):
             case messages.Drawn():
                 self._take_drawn(message)
             case messages.Shown():
-                host.take_shown(message, host.elsewhere if self._begun else host.here)
+                if self._begun or message.rank == messages.EVERYONE:  # else it is for a meeting of the others
+                    host.take_shown(message, host.elsewhere if self._begun else host.here)
             case passes.Passes():
                 with host.gate:
                     passes.enter(host.arena, message)
@@ -220,8 +223,9 @@ class SessionAgent(HostAgent):
             case messages.Enter():
                 self._let_in(order)
             case messages.MeetingHeld():
-                self._begun = True
-                host.turn(order.number, order.present, order.let_in)
+                if self._begun or not order.number:  # else it has come back, and will hear where the others are
+                    self._begun = True
+                    host.turn(order.number, order.present, order.let_in)
             case _:
                 self._obey(order)
         return True

@@ -248,9 +248,11 @@ class SessionCoordinator:
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)
 
-    def _left(self, remote: RemoteHost) -> int:
+    def _left(self, remote: RemoteHost, reason: str) -> int:
         """Take a host for lost: its learners are dead, and others draw what they had drawn last."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
+        if not emptied:
+            sys.stderr.write(f"roundelay: the host of learners {', '.join(map(str, remote.ranks))} is lost: {reason}\n")
         self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)
         self._host.give_back(remote.ranks)

@@ -70,7 +70,8 @@ class SessionHost:
         for life in self._lives:
             life.acquire()
         self.gate = threading.RLock()
-        """Held by whoever takes the lock of the work queue, which knows no threads of one process."""
+        """Held by whoever changes who takes part, or hands out minibatches: no thread of a link does while the arena
+        is closed."""
         self.attendance, self.between = arena.view(Attendance), arena.view(BetweenHosts)
         self.columns = SharedColumns(arena)
         self.bell = bell_of_session(arena)
@@ -111,8 +112,7 @@ class SessionHost:
 
     def notice_deaths(self) -> None:
         """Notice deaths of learners of this host, now and then."""
-        with self.gate:
-            self._watch.look(self.here)
+        self._watch.look(self.here)
 
     def waiting(self) -> list[int]:
         """Return ranks of this host whose learners have come back, and wait to be let in."""

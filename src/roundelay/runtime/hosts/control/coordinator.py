@@ -278,7 +278,7 @@ class MultiHostRuntime(Runtime):
         Gatherings(self._arena.gatherings).leave(remote.ranks)  # until its learners begin
         self._arena.liveness.mark(remote.ranks, True)
 
-    def _left(self, remote: RemoteHost) -> int:
+    def _left(self, remote: RemoteHost, _: str) -> int:
         """Take a host for lost: what it was leased is drawn again, what it has counted stays."""
         self._past.append(remote)
         if self._leases is None:

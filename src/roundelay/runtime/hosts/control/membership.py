@@ -17,6 +17,7 @@ from typing import final
 from roundelay.core.errors import UserError
 from roundelay.core.live import HostSeen
 from roundelay.runtime.base import HostBack, HostGone, wall_clock
+from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.control import bulk, messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
@@ -43,13 +44,13 @@ class HostEvents:
     Attributes:
         kinds: messages that hosts may say besides those about membership.
         message: for each of these, from that host's thread.
-        left: when a host is gone, from any thread; how many minibatches come back from it for others.
+        left: when a host is gone, and why, from any thread; how many minibatches come back from it for others.
         came: for each host that takes part from now on; says that its learners live, or will.
     """
 
     kinds: Sequence[type[Message]]
     message: Callable[[RemoteHost, Message], None]
-    left: Callable[[RemoteHost], int]
+    left: Callable[[RemoteHost, str], int]
     came: Callable[[RemoteHost], None]
 
 
@@ -85,6 +86,7 @@ class HostMembership:
         self._told: list[object] = []  # who lives, and where, as all were told
         self._generation = 0
         self._begun = False  # all have come
+        self._complete = False  # and have been let in
         self._own = 0  # number of this host
         self.division = Division(self.shards)
         self.traffic = TrafficCounters(self._own, self._readings)
@@ -93,6 +95,7 @@ class HostMembership:
     def take_over(self, own: int, hosts: Sequence[Sequence[int]]) -> None:
         """Go on in the place of another: these are the hosts, and this is number `own` of them."""
         self._own, self.hosts, self._begun = own, [tuple(ranks) for ranks in hosts], True
+        self._complete = True
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -114,25 +117,28 @@ class HostMembership:
         """Wait until all hosts have come, have built their learners, and take part."""
         deadline = wall_clock() + self._terms.patience_seconds
         came: list[RemoteHost] = []
-        while len(self._remotes) < len(self.hosts) - 1 or len(self.inside()) < len(self.hosts) - 1 or not self._begun:
-            monitored = self._arrivals.next(0.05)
-            if monitored is not None:
+        while not self._begun or len(self.inside()) < len(self.hosts) - 1:
+            if self._begun:  # some are being let in
+                pause(0.01)
+            elif (monitored := self._arrivals.next(0.05)) is not None:
                 remote = self._examine(monitored)
                 for old in [old for old in came if remote is not None and set(old.ranks) & set(remote.ranks)]:
                     self.evict(old, "it was started again")  # before it was missed
                 came += [remote] if remote is not None else []
-            came = [remote for remote in came if remote.standing != "gone"]
+            came = self.all() if self._begun else [remote for remote in came if remote.standing != "gone"]
             here = {*self._place.ranks, *(rank for remote in came for rank in remote.ranks)}
             missing = sorted(set(self._place.first) - here)
-            if not missing:
+            if not missing and not self._begun:
                 self.hosts = sorted([self._place.ranks, *(remote.ranks for remote in came)])
                 self._remotes = {self.hosts.index(remote.ranks): remote for remote in came}
                 for host, remote in self._remotes.items():
                     remote.host = host
                 self._begun = True
+            if self._begun:
                 self.attend()
             if wall_clock() > deadline:
                 raise self._incomplete(missing)
+        self._complete, self.lost = True, []  # who was started again meanwhile is not missed
 
     def _incomplete(self, missing: Sequence[int]) -> UserError:
         learners, seconds = self._local_runtime.cluster.learners, self._terms.patience_seconds
@@ -337,7 +343,7 @@ class HostMembership:
                 return
             took_part, remote.standing, remote.busy, remote.ready = remote.standing == "in", "gone", False, []
             if took_part:
-                redrawn = self._events.left(remote)
+                redrawn = self._events.left(remote, reason)
                 arena.liveness.mark(remote.ranks, False)
                 self.lost.append(HostGone(remote.host, remote.ranks, reason, redrawn))
         remote.replied.set()
@@ -377,7 +383,8 @@ class HostMembership:
             new, taken = remote.ranks not in self.hosts, {rank for host in self.hosts for rank in host}
             if new and taken & {*remote.ranks}:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
-            if traits.synchronous or self._terms.on_death == "stop":
+            begun = self._complete or new  # who is started again before that takes its place as if it came first
+            if begun and (traits.synchronous or self._terms.on_death == "stop"):
                 under = label if traits.synchronous else "--on-death stop"
                 raise self._refuse(
                     remote,
@@ -385,10 +392,10 @@ class HostMembership:
                     "the same command on all hosts goes on with all of them",
                 )
             self.hosts += [remote.ranks] if new else []
-            remote.host, remote.late = self.hosts.index(remote.ranks), not remote.hello.stays
+            remote.host, remote.late = self.hosts.index(remote.ranks), begun and not remote.hello.stays
             if remote.host in self._remotes:
                 self.evict(self._remotes[remote.host], "it was started again")
-            if not remote.late:  # it has all it needs
+            if remote.hello.stays:  # it has all it needs
                 remote.welcomed, remote.standing = True, "ready"
             with self.gate:
                 self._remotes[remote.host] = remote

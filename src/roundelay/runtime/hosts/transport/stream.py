@@ -54,7 +54,7 @@ class Stream:
 
     def __init__(self, socket_: socket.socket, patience: float) -> None:
         socket_.setblocking(False)
-        _tune(socket_, patience)
+        _tune(socket_)
         self._socket, self._descriptor = socket_, socket_.fileno()
         self._gate, self._inside, self._closed = threading.Lock(), 0, False
         self._together = 1  # bytes that must have come before a reader is woken, as the kernel knows it
@@ -65,6 +65,17 @@ class Stream:
         """Address and port of the other end, for people."""
         self.here: str = socket_.getsockname()[0]
         """Address of this end."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which the other end may take nothing, or send nothing in the middle of something."""
+        return self._patience
+
+    @patience.setter
+    def patience(self, seconds: float) -> None:
+        self._patience = seconds
+        with suppress(OSError):  # it is closed, which whoever uses it is about to hear
+            _be_patient(self._socket, seconds)
 
     def write(self, views: list[memoryview]) -> None:
         """Send all of `views`.
@@ -221,9 +232,8 @@ class Stream:
                 self._socket.close()
 
 
-def _tune(socket_: socket.socket, patience: float) -> None:
-    """Set the socket: small messages go at once; the kernel notices by itself when the other host is gone."""
-    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def _be_patient(socket_: socket.socket, patience: float) -> None:
+    """Let the kernel notice by itself when the other host is gone, and not before its owner would."""
     socket_.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     probe = max(1, int(patience / 4))
     for option, value in (
@@ -231,9 +241,14 @@ def _tune(socket_: socket.socket, patience: float) -> None:
         (socket.TCP_KEEPINTVL, probe),
         (socket.TCP_KEEPCNT, 4),
         (socket.TCP_USER_TIMEOUT, max(1000, int(2 * patience * 1000))),
-        (NOT_SENT_LOW, NOT_SENT_BYTES),
     ):
         socket_.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _tune(socket_: socket.socket) -> None:
+    """Set the socket: small messages go at once."""
+    socket_.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    socket_.setsockopt(socket.IPPROTO_TCP, NOT_SENT_LOW, NOT_SENT_BYTES)
     if _round_trip(socket_) <= NEAR_SECONDS:
         socket_.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, NEAR_BYTES)
     with suppress(OSError):  # older kernels: a link that was cut for 10 s may take 20 to go on

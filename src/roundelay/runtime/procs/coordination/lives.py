@@ -10,7 +10,8 @@ Whoever sees a death first writes it there, and gives back what the dead one hel
     another host           the host that leads (hosts/control/membership)  the link to that host is closed or silent
 
 A learner that leaves says so itself. A host that works and gets nothing done counts as lost, too (`HostProgress`,
-hosts/control/coordinator.py).
+hosts/control/coordinator.py). Why a host is taken for lost is in the run's records (`HostGone`), or on standard error:
+of the host that leads a session, and of the host whose link to it is gone.
 
 Between hosts, each host tells the one that leads who of its learners lives: in `HostState`, a few times a second, or
 with the columns of attached learners. The one that leads tells all others of everybody: in `Living`, under a growing

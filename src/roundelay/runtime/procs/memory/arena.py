@@ -23,7 +23,7 @@ from torch import Tensor
 from roundelay.algorithms.averaging import shares_of
 from roundelay.core.errors import UserError
 from roundelay.runtime.procs.memory.device_rows import DeviceLock, DeviceRows
-from roundelay.runtime.procs.memory.locks import ByteLock
+from roundelay.runtime.procs.memory.locks import ByteLock, QueueLock
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.procs.memory.pinned import unpin
 from roundelay.runtime.procs.memory.publish import prepare_publishing
@@ -236,7 +236,7 @@ class Arena:
         self.layout, self.descriptor, self.on_devices = layout, descriptor, on_devices
         self._patience, self._mapped_here = patience, memory is None
         self._memory = ArenaMemory(descriptor, layout) if memory is None else memory
-        self.queue_lock = ByteLock(descriptor, layout.rows, "the work queue", patience)
+        self.queue_lock = QueueLock(descriptor, layout.rows, "the work queue", patience)
         self.row_versions = self.view(RowVersions)
         self.optimizer = self.view(OptimizerState)
         self.liveness = self.view(Liveness)

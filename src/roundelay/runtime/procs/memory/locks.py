@@ -11,10 +11,14 @@ while it holds the lock of the work queue.
 import fcntl
 import os
 import struct
+import threading
+from typing import final
 
 from roundelay.runtime.procs.memory.patience import Patience
 from roundelay.runtime.rows import Lock
 
+THREAD_SECONDS = 1e-3
+"""Seconds for another thread of this process to give its lock back, before one looks whether there is still a point."""
 FLOCK = "hhqqi4x"  # short l_type, short l_whence, off_t l_start, off_t l_len, pid_t l_pid (0 for these locks)
 
 
@@ -40,3 +44,31 @@ class ByteLock(Lock):
 
     def release(self) -> None:
         fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, self._give)
+
+
+@final
+class QueueLock(ByteLock):
+    """One that excludes the threads of a process from each other, too. To the kernel these are one holder: a second one
+    would get it at once, and give it back for both."""
+
+    def __init__(self, descriptor: int, number: int, name: str, patience: Patience) -> None:
+        super().__init__(descriptor, number, name, patience)
+        self._thread = threading.Lock()
+
+    def try_acquire(self) -> bool:
+        if not self._thread.acquire(timeout=THREAD_SECONDS):
+            return False
+        try:
+            found = super().try_acquire()
+        except BaseException:
+            self._thread.release()
+            raise
+        if not found:
+            self._thread.release()
+        return found
+
+    def release(self) -> None:
+        try:
+            super().release()
+        finally:
+            self._thread.release()
