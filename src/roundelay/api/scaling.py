@@ -61,4 +61,6 @@ def measure(
     interrupt = Interrupt()
     with stopping(interrupt):
         clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)
+    if not clocks:
+        return Scaled("This host has done its part; the results are on the first one.", (), False, ()), interrupt
     return summarise(clocks, clocks[0].trials.folder, width), interrupt

@@ -255,6 +255,7 @@ class Decoded(Record):
     errors: dict[str, int]  # ins, del, sub, ref
     acoustic_scale: float
     real_time_factor: float
+    epoch: int | None = None  # of the model, from 0, with the seconds of its evaluation; null: the one left
 
 
 @dataclass(frozen=True, kw_only=True)
