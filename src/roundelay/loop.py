@@ -409,6 +409,8 @@ class Run:
         cluster = job.cluster
         if said := said_at_start(cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch):
             self._tell(said)
+        if self.runtime.remark:
+            self._tell(self.runtime.remark)
         if found:
             self._say_changed(self._trained(found.checkpoint), len(found.checkpoint.state.vectors["row"]))
 

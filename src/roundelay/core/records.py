@@ -205,6 +205,8 @@ class Links(Record):
     epoch: int
     links: list[dict[str, float]]  # host, peer, sent_bytes, received_bytes, waited_s
     refused: int = 0  # connections closed so far because of what came over them: strangers, malformed frames
+    # The form of rows that learners of the first host exchange, in words, by the number of the other host.
+    rows: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
