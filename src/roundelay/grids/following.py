@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 from roundelay.core.errors import UserError
 from roundelay.core.progress import Silent
@@ -14,7 +15,8 @@ def main() -> int:
     told = json.load(sys.stdin)
     wanted = WantedWays(**told["wanted"])
     try:
-        scale(told["source"], told["given"], wanted, None, Silent(), lambda _: None, Interrupt())
+        folder = Path(told["folder"]) if told["folder"] else None
+        scale(told["source"], told["given"], wanted, folder, Silent(), lambda _: None, Interrupt())
     except UserError as error:
         print(error, file=sys.stderr)
         return 2

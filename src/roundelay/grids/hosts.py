@@ -111,10 +111,10 @@ def led(trials: Trials, place: HostPlace | None, about: str) -> Iterator[Trials]
         place: of this host; None: there are no others.
         about: digest of the command.
     """
+    check_folder(trials.folder, place)
     if place is None:
         yield trials
         return
-    check_folder(trials.folder, place)
     hosts = f"{trials.about}; {place.learners} learners on hosts of {len(place.ranks)}"
     with FirstHost(place, about) as first:
         yield replace(trials, first=first, about=hosts)

@@ -155,7 +155,7 @@ def scale(
     given = plain(replace(wanted, hosts=None))
     place, about = read_hosts(wanted.hosts), digest_of(source, overrides, given)
     if place is None and (wanted.hosts or 1) > 1:
-        request = {"source": source, "given": list(overrides), "wanted": given}
+        request = {"source": source, "given": list(overrides), "wanted": given, "folder": folder and str(folder)}
         with virtual_hosts(wanted.hosts or 1, request):
             work = _Work(progress, announce, interrupt, read_hosts(None), about)
             return _scale(source, overrides, wanted, folder, work)
