@@ -167,6 +167,8 @@ def _scale(
 ) -> list[OneClock]:
     if work.place is not None:
         check_learners(wanted.learners, work.place)
+        if wanted.simulated:
+            raise UserError("--simulated: costs are those of learners on one host. Leave it out, or train on one.")
     if is_script(source):
         return _script_clock(Script(Path(source), tuple(overrides)), wanted, folder, work)
     for axis in (axes := read_axes(overrides)).compared:

@@ -47,7 +47,7 @@ class RecipeTrials(Trials):
         contenders: Contenders,
         rates: Sequence[float],
         folder: Path,
-        wer: bool,
+        wer: bool = False,
     ) -> "RecipeTrials":
         """Return the trials of a recipe at these rates, or at those of `FACTORS`; with `wer` those that judge are
         decoded.
