@@ -38,7 +38,7 @@ PLACE = HostPlace((0,), 2, 0, "127.0.0.1", 4000, listen=("127.0.0.1", 4000), sec
 @pytest.fixture(autouse=True)
 def _processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other processes find what this one does."""
-    packages = [str(Path(one.__file__).parents[1]) for one in (roundelay, roundelay_speech)]
+    packages = [str(Path(str(one.__file__)).parents[1]) for one in (roundelay, roundelay_speech)]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *packages]))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.hosts.control.turns import FirstHost, Turn, follow, training_place
+from roundelay.runtime.hosts.control.turns import FirstHost, NextTraining, follow, training_place
 from roundelay.runtime.launch.world import LISTEN, HostPlace, environment_alone, environment_at, read_place
 
 SECRET = "a secret of tests, long enough"
@@ -39,7 +39,7 @@ class Follower:
 
     place: HostPlace
     about: str = "same"
-    does: Callable[[Turn, Callable[[], bool]], None] = lambda turn, asked: None
+    does: Callable[[NextTraining, Callable[[], bool]], None] = lambda turn, asked: None
     asked: bool = False
     done: list[tuple[str, float, int, int]] = field(default_factory=list)
     error: str = ""
@@ -54,7 +54,7 @@ class Follower:
         except UserError as error:
             self.error = str(error)
 
-    def _part(self, turn: Turn, place: HostPlace, asked: Callable[[], bool]) -> None:
+    def _part(self, turn: NextTraining, place: HostPlace, asked: Callable[[], bool]) -> None:
         self.done.append((turn.name, turn.rate, turn.seed, place.port))
         self.does(turn, asked)
 
@@ -79,7 +79,7 @@ def test_all_hosts_do_the_trainings_that_the_first_names_in_its_order() -> None:
 
 
 def test_a_part_that_does_not_end_well_is_told_and_the_next_goes_on() -> None:
-    def does(turn: Turn, asked: Callable[[], bool]) -> None:
+    def does(turn: NextTraining, asked: Callable[[], bool]) -> None:
         if turn.seed == 0:
             raise UserError("data/train: no such folder")
 
@@ -97,7 +97,7 @@ def test_a_part_that_does_not_end_well_is_told_and_the_next_goes_on() -> None:
 
 
 def test_parts_end_where_that_of_the_first_host_fails() -> None:
-    def does(turn: Turn, asked: Callable[[], bool]) -> None:
+    def does(turn: NextTraining, asked: Callable[[], bool]) -> None:
         while not asked():
             pass
 
@@ -125,7 +125,7 @@ def test_a_lost_host_is_named() -> None:
     first, other = places(2)
     began = threading.Event()
 
-    def does(turn: Turn, asked: Callable[[], bool]) -> None:
+    def does(turn: NextTraining, asked: Callable[[], bool]) -> None:
         began.set()
         while not asked():
             pass

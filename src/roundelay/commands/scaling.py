@@ -46,6 +46,13 @@ def add(command: Command) -> None:
         help="N hosts of one learner, which this machine plays; real ones need no option: start the same command on "
         "each, as `roundelay train` (docs/hosts.md)",
     )
+    _add_trainings(sub)
+    _add_targets(sub)
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
+
+
+def _add_trainings(sub: argparse.ArgumentParser) -> None:
+    """Add options of what is trained besides."""
     sub.add_argument(
         "--simulated",
         type=counts,
@@ -77,6 +84,10 @@ def add(command: Command) -> None:
         choices=["procs", "sim"],
         help="procs: a process for each learner; sim: simulated, at the costs of the recipe (default: the recipe's)",
     )
+
+
+def _add_targets(sub: argparse.ArgumentParser) -> None:
+    """Add options of what seconds are counted to."""
     sub.add_argument(
         "--target-loss",
         type=positive,
@@ -95,7 +106,6 @@ def add(command: Command) -> None:
         help="word error rate, in percent, that they are counted to, with --wer (default: the one that one learner "
         "ends with)",
     )
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
 
 
 def _scaling(options: argparse.Namespace) -> int:

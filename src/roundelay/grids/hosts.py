@@ -22,12 +22,13 @@ from roundelay.core.files import read_json, write_json
 from roundelay.core.parent import die_with_parent
 from roundelay.grids.cells import Cell
 from roundelay.grids.trials import Trials
-from roundelay.runtime.hosts.control.turns import FirstHost, Turn
+from roundelay.runtime.hosts.control.turns import FirstHost, NextTraining
 from roundelay.runtime.launch.world import OURS, SECRET, HostPlace, read_place
 
 HOSTS_FILE = "hosts.json"
 """In the folder of all runs: learners by host."""
-ENDING_SECONDS = 30.0
+FOLLOWERS_END_SECONDS = 30.0
+"""For which virtual hosts may outlast the first."""
 
 
 def read_hosts(hosts: int | None) -> HostPlace | None:
@@ -90,7 +91,7 @@ def digest_of(source: str, given: Sequence[str], wanted: Mapping[str, Any]) -> s
     return hashlib.sha256(json.dumps([content, list(given), wanted], default=str).encode()).hexdigest()
 
 
-def cell_of(trials: Trials, turn: Turn) -> Cell:
+def cell_of(trials: Trials, turn: NextTraining) -> Cell:
     """Return the training that the first host names.
 
     Raises:
@@ -152,7 +153,7 @@ def virtual_hosts(hosts: int, request: Mapping[str, Any]) -> Iterator[None]:
                 os.environ[name] = before[name]
         for process in others:
             try:
-                process.wait(ENDING_SECONDS)
+                process.wait(FOLLOWERS_END_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -34,7 +34,7 @@ from roundelay.job import Interrupt
 from roundelay.reports.alone import at_end
 from roundelay.reports.comparison import seconds_to
 from roundelay.reports.runs import load_run
-from roundelay.runtime.hosts.control.turns import Turn, follow
+from roundelay.runtime.hosts.control.turns import NextTraining, follow
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.simulation.measured import Measured, read_run
@@ -221,7 +221,7 @@ def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock
     trials.check()
     if work.place is not None and not work.place.conducts:
 
-        def part(turn: Turn, place: HostPlace, asked: Callable[[], bool]) -> None:
+        def part(turn: NextTraining, place: HostPlace, asked: Callable[[], bool]) -> None:
             trials.take_part(cell_of(trials, turn), place, asked)
 
         follow(work.place, work.about, part, lambda: work.interrupt.asked)

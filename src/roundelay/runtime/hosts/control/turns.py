@@ -4,11 +4,11 @@ All hosts run the same command. The first one listens where hosts meet, and says
 that all hosts know it is; the training itself meets at the next port. Nothing that is said is run: it names a training,
 and what does not name one ends the host's part with an error.
 
-    first host          others
-    Turn         ->                 the training that comes now, by name, learning rate and seed
-    StopTurn     ->                 it is to end
-                 <-     TurnEnded   its part here has ended: well, or for a reason
-    Over         ->                 no further training
+    first host           others
+    NextTraining  ->                 the training that comes now, by name, learning rate and seed
+    StopTurn      ->                 it is to end
+                  <-     TurnEnded   its part here has ended: well, or for a reason
+    Over          ->                 no further training
 """
 
 import dataclasses
@@ -32,11 +32,11 @@ MEETING_SECONDS = 120.0
 """In which all hosts are to be there."""
 SILENT_SECONDS = 60.0
 """Of silence, after which a host is lost."""
-ENDING_SECONDS = 120.0
+PARTS_END_SECONDS = 120.0
 """Seconds for which the others' parts may outlast that of the first host."""
 
 
-class Turn(Message):
+class NextTraining(Message):
     """The training that comes now: the stem of its directories, its learning rate, and its seed."""
 
     name: str
@@ -58,7 +58,7 @@ class TurnEnded(Message):
     why: str
 
 
-FROM_FIRST, FROM_OTHERS = Dialect(Turn, StopTurn, Over), Dialect(TurnEnded)
+FROM_FIRST, FROM_OTHERS = Dialect(NextTraining, StopTurn, Over), Dialect(TurnEnded)
 
 
 def training_place(place: HostPlace) -> HostPlace:
@@ -150,7 +150,7 @@ class FirstHost:
         """
         self._check()
         for first, line in self._links.items():
-            self._tell(first, line, Turn(name, rate, seed))
+            self._tell(first, line, NextTraining(name, rate, seed))
         try:
             yield training_place(self.place)
         except BaseException:
@@ -180,7 +180,7 @@ class FirstHost:
         left, wrong = set(self._links), list[str]()
         while left:
             try:
-                first, why = self._said.get(timeout=ENDING_SECONDS)
+                first, why = self._said.get(timeout=PARTS_END_SECONDS)
             except Empty:
                 self.stop()
                 wrong += [f"the host of learner {one} did not end its part" for one in sorted(left)]
@@ -206,7 +206,7 @@ class FirstHost:
         self.close()
 
 
-Part = Callable[[Turn, HostPlace, Callable[[], bool]], None]
+Part = Callable[[NextTraining, HostPlace, Callable[[], bool]], None]
 """A host's part of a training, at a place; it asks again and again whether it is to end.
 
 Raises:
@@ -235,11 +235,11 @@ def follow(
             f"rank {place.ranks[0]}: cannot reach the first host at {where[0]}:{where[1]} ({error}). Start the same "
             "command there, with the same secret; is that port, and the next, open in firewalls?"
         ) from error
-    line, turns = MonitoredLink(link, SILENT_SECONDS), SimpleQueue[Turn | str]()
+    line, turns = MonitoredLink(link, SILENT_SECONDS), SimpleQueue[NextTraining | str]()
     stop = threading.Event()
 
     def hear(message: Message) -> None:
-        if isinstance(message, Turn):
+        if isinstance(message, NextTraining):
             stop.clear()
             turns.put(message)
             return
