@@ -36,7 +36,7 @@ def scaling(
             `{strategy}`, `{rate}` and `{seed}` where these go.
         exp: the folder for all runs; None: exp/RECIPE/scaling.
         wanted: further fields of `grids.scaling.WantedWays`: `learners=(1, 2, 4), rates=(0.02, 0.04), slower=3.0,
-            simulated=(8, 16), seeds=3, loss=1.4`.
+            simulated=(8, 16), seeds=3, loss=1.4, wer=True, hosts=2`.
 
     Raises:
         UserError: no such recipe, script, strategy or option; what cannot be measured.
