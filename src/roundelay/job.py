@@ -68,6 +68,9 @@ class Job:
     """The last so many stay, beside the best and the one that the running epoch began with."""
     average: int = 1
     """The model that the run leaves is the mean over the ends of its last so many epochs."""
+    keeps_models: bool = False
+    """The model at the end of every epoch stays, as it would be left: `models/epoch-0001/` is that after the first. No
+    seconds of the run count for that."""
     checkpoint_seconds: float = math.inf
     """A checkpoint inside an epoch after so many seconds of training."""
     disk_patience: float = 0.0

@@ -163,7 +163,8 @@ class Journal:
             self.say(Timeline(**time, epoch=epoch, kinds=[*SPAN_KINDS], lanes=lanes))
         if outcome.traffic:
             links = [dataclasses.asdict(traffic) for traffic in outcome.traffic]
-            self.say(Links(**time, epoch=epoch, links=links, refused=outcome.refused))
+            rows = {str(host): form for host, form in outcome.forms.items()}
+            self.say(Links(**time, epoch=epoch, links=links, refused=outcome.refused, rows=rows))
 
     def evaluation(
         self, split: str, found: Statistics, epoch: int, frames: int, distance: float, accepted: bool

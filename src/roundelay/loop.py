@@ -42,7 +42,7 @@ from roundelay.runtime.base import (
 from roundelay.runtime.learners_rate import said_at_end, said_at_start
 from roundelay.runtime.live import LiveFile
 from roundelay.runtime.resize import TrainedBy, begun_at, gone_on_with
-from roundelay.saving import BEGINNING, Found, Position, Saves, averaged_model
+from roundelay.saving import BEGINNING, MODELS, Found, Position, Saves, averaged_model
 
 RESTARTS = 20
 """Number of times that one call of `train` starts learners again after a death, before it takes deaths for a habit."""
@@ -200,10 +200,23 @@ class Run:
         name = f"epoch-{epoch + 1:04d}"
         if accepted:
             self.now.judge(name, loss.mean_loss)
+            if self.job.keeps_models:
+                self._keep_model(name)
         else:
             self._take_back(f"epoch-{epoch:04d}")
         self.now.schedule, self.now.first = next_, 0
         self._checkpoint(name)
+
+    def _keep_model(self, name: str) -> None:
+        """Keep the model at the end of an epoch, off the run's clock."""
+        began, folder = wall_clock(), self.exp / MODELS / name
+        folder.mkdir(parents=True, exist_ok=True)
+        self._save_model(self.runtime.consensus(), folder)
+        self.started += wall_clock() - began
+
+    def _save_model(self, x: Tensor, folder: Path) -> None:
+        model = folder / "model.safetensors"
+        self.room.wait_for(lambda: self.job.save_model(x, model), folder, bytes_of([x]))
 
     def _take_back(self, name: str) -> None:
         """Go on from the checkpoint `name`, which the epoch began with. Where it is damaged, and there is none of
@@ -312,8 +325,7 @@ class Run:
 
     def _finish(self) -> Results | None:
         consensus = averaged_model(self.job.average, self.saves.folder, self._load, self.runtime.consensus)
-        model = self.exp / "model.safetensors"
-        self.room.wait_for(lambda: self.job.save_model(consensus, model), self.exp, bytes_of([consensus]))
+        self._save_model(consensus, self.exp)
         try:
             final = {split: self._evaluated(consensus, split) for split in self.job.final_splits}
         except Stopped:  # the last checkpoint has all that was trained
@@ -397,6 +409,8 @@ class Run:
         cluster = job.cluster
         if said := said_at_start(cluster.rate, cluster.strategy, cluster.learners, cluster.shared_minibatch):
             self._tell(said)
+        if self.runtime.remark:
+            self._tell(self.runtime.remark)
         if found:
             self._say_changed(self._trained(found.checkpoint), len(found.checkpoint.state.vectors["row"]))
 

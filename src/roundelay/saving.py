@@ -33,6 +33,8 @@ from roundelay.runtime.learners_rate import work_of
 from roundelay.runtime.resize import TrainedBy
 
 FOLDER = "checkpoints"
+MODELS = "models"
+"""Folder of the models at the ends of epochs, where they are kept."""
 BEGINNING = "epoch-0000"
 """The checkpoint of before any training."""
 NEVER_TRAINED = {BEGINNING, f"{BEGINNING}-at-000000000"}

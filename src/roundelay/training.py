@@ -6,6 +6,7 @@ A run directory holds
     live.json          what it is doing now, for `roundelay status` (core/live.py)
     checkpoints/       the state after the last epochs, and after the best (checkpoint.py, saving.py)
     model.safetensors  the model to use: the mean of all rows, by parameter name
+    models/            the same at the end of every epoch, where the job keeps them
     tensorboard/       the same curves for TensorBoard
     results.json       the summary, when the run has ended
 """

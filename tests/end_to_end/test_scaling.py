@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 
 from roundelay.cli import main
+from roundelay.core.errors import UserError
 from roundelay.core.files import read_json
 from roundelay.core.progress import Silent
 from roundelay.grids.scaled import summarise
 from roundelay.grids.scaling import WantedWays, scale
 from roundelay.job import Interrupt
+from roundelay.reports import load_run
 from roundelay_speech.grids import running
+from roundelay_speech.recognition import epochs
+from roundelay_speech.recognition.recognise import recognise_split
 from support.runs import StopAt
 
 TINY = ["schedule.max_epochs=1", "model.dropout=0.0", "model.context=0", "training.minibatch=256", "cost.allreduce=0.0"]
@@ -118,3 +122,62 @@ def test_what_cannot_be_measured_is_refused(
 ) -> None:
     assert scaling("refused", *options) == 2
     assert named in capsys.readouterr().err
+
+
+def words(exp: str, *options: str) -> int:
+    with_rates = ["--rates", "0.02,0.05", "--wider", "0", "--learners", "2"]
+    return scaling(exp, *with_rates, "schedule.max_epochs=3", "--wer", *options)
+
+
+def test_seconds_are_counted_to_a_word_error_rate(
+    inside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both learners of `ssgd` have the words of one in half its seconds. The model of each epoch is decoded once, also
+    where the decoding was stopped, and counts at the second of its evaluation."""
+    decoded: list[int] = []
+
+    def stopped(*_: Any) -> bool:
+        raise UserError("no room for the graph")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "decode_epochs", stopped)
+        assert words("words") == 1
+    assert "ssgd, 2 learners, schedule.learning_rate" in (said := capsys.readouterr().err.replace("\n", " "))
+    assert "not decoded: no room for the graph" in said
+    assert [way["times_sooner"] for way in ways("words").values()] == pytest.approx([1.0, 2.0], rel=1e-3)
+    assert {way["words"]["times_sooner"] for way in ways("words").values()} == {None}
+
+    def counted(graph: Any, source: Any, utterances: Any, split: str, *rest: Any) -> Any:
+        decoded.append(len(utterances))
+        return recognise_split(graph, source, utterances, split, *rest)
+
+    monkeypatch.setattr(epochs, "recognise_split", counted)
+    monkeypatch.setattr(running, "train", None)
+    assert words("words") == 0
+    assert len(decoded) == 2 * 2  # two runs, two epochs each; of the third is the model that was left
+    for (learners, _), way in ways("words").items():
+        (run,) = way["judged"]
+        loaded = load_run(Path("words", run["directory"]))
+        seconds = [loaded.clock(e) for e in loaded.evaluations[1:]]
+        assert [at for at, _ in run["seconds_and_wer"]] == [*seconds, seconds[-1]]
+        assert run["seconds_and_wer"][-1][1] == loaded.results.wer["test"].wer
+        assert way["words"]["times_sooner"] == pytest.approx(learners, rel=1e-3)
+    printed = capsys.readouterr().out
+    assert "seconds to WER" in printed
+    assert "decoding not" in printed
+    assert Path("words/scaling.html").read_text().count('class="reference"') == 4
+    found = ways("words")
+    assert words("words") == 0
+    assert (len(decoded), ways("words")) == (4, found)
+    # A word error rate that is named is taken.
+    assert words("words", "--target-wer", "100") == 0
+    assert ways("words")[1, False]["words"]["wer"] == 100
+    assert ways("words")[1, False]["judged"][0]["seconds_to_wer"] <= found[1, False]["judged"][0]["seconds_to_wer"]
+
+
+def test_runs_that_kept_no_models_are_named(inside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rates", "0.02,0.05", "--wider", "0", "--learners", "1", "schedule.max_epochs=2"]
+    assert scaling("kept", *options) == 0
+    capsys.readouterr()
+    assert scaling("kept", *options, "--wer") == 1
+    assert "trained without --wer, which keeps the models of epochs" in capsys.readouterr().err.replace("\n", " ")

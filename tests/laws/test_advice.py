@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roundelay.advice import learning
-from roundelay.advice.advise import Advice, AdviceTask, advise, beside_alone, changed, choice, rank
+from roundelay.advice.advise import Advice, AdviceTask, advise, beside_alone, changed, choice, form_of_rows, rank
 from roundelay.advice.candidates import Candidate, candidates
 from roundelay.advice.learning import COLUMNS, Trained, columns, efficiency, fitted
 from roundelay.advice.throughput import StepWork, never_talking, speed
@@ -286,3 +286,17 @@ def test_numbers_that_are_no_task_are_refused() -> None:
         AdviceTask(parameters=1e6, examples=1)
     with pytest.raises(UserError, match="parameters"):
         advise(SLOW, AdviceTask(parameters=0))
+
+
+def test_the_form_of_rows_is_that_which_the_link_would_choose() -> None:
+    """Whole over a fast link, in parts and in int8 over a slow one; nothing where the strategy or the run has said it,
+    or where there is one machine."""
+    slow = replace(SLOW, links=VirtualLinks(between=VirtualLink(1e-4, 2e6)))
+    fast = replace(SLOW, links=VirtualLinks(between=VirtualLink(1e-4, 1e9)))
+    for cluster, said in ((fast, "bf16, whole"), (slow, "int8, in ")):
+        assert form_of_rows(Candidate("adpsgd"), cluster, TASK).startswith(said)
+    assert form_of_rows(Candidate("ssgd"), slow, TASK) == ""
+    assert form_of_rows(Candidate("adpsgd"), replace(SLOW, nodes=(Node(2),)), TASK) == ""
+    advice = advise(slow, TASK)
+    assert advice.to_json()["rows_between_machines"] == (advice.rows or None)
+    assert advice.rows == form_of_rows(advice.first.candidate, slow, TASK)

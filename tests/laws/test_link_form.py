@@ -1,9 +1,11 @@
 """The form in which rows travel follows what the link bears."""
 
+import re
+
 import pytest
 
 from roundelay.core.flat import CHUNK
-from roundelay.runtime.hosts.exchange.link_form import LONG, SHORT, LinkForm
+from roundelay.runtime.hosts.exchange.link_form import LONG, SHORT, LinkForm, settled
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.options import AUTO, HostOptions
 from roundelay.strategies import make_strategy, parse_strategy
@@ -67,3 +69,21 @@ def test_only_what_no_learner_waits_for_is_chosen_by_the_link(strategy: str, wir
     assert RowFormat.of(HostOptions(), paced) == RowFormat(wire, fragments)  # type: ignore[arg-type]
     assert RowFormat.of(HostOptions(wire="int8", fragments=3), paced) == RowFormat("int8", 3)
     assert HostOptions().codec.exact
+
+
+@pytest.mark.parametrize(
+    ("bytes_a_second", "said"), [(1e9, r"bf16, whole, 0\.01\d* s"), (2e6, r"int8, in \d+ parts, 0\.0\d+ s an exchange")]
+)
+def test_the_form_is_said_and_what_it_becomes_is_known_before(bytes_a_second: float, said: str) -> None:
+    form, row_format = LinkForm(RowFormat(AUTO, AUTO), PARAMETERS), RowFormat(AUTO, AUTO)
+    assert form.said() == "bf16, whole"
+    travel(form, bytes_a_second, 60)
+    assert re.match(said, form.said())
+    assert settled(row_format, PARAMETERS, lambda size: EXTRA + size / bytes_a_second).said() == form.said()
+
+
+def test_a_run_says_at_the_start_what_its_links_choose() -> None:
+    assert "bf16, in int8 where a link is slow, in as many parts" in RowFormat(AUTO, AUTO).said()
+    assert "in fp32, in as many parts as" in RowFormat("fp32", AUTO).said()
+    assert "in int8 where a link is slow, in 3 parts" in RowFormat(AUTO, 3).said()
+    assert RowFormat("int8", 3).said() == ""

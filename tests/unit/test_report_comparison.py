@@ -3,16 +3,19 @@
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from roundelay.core.records import Evaluation
+from roundelay.core.records import Decoded, Evaluation, WordErrors
+from roundelay.reports.alone import beside_alone
 from roundelay.reports.comparison import (
     Spread,
     baseline_of,
     common_target,
     compare_runs,
     kept_losses,
+    kept_word_errors,
     seconds_to,
     spread,
     undisturbed_of,
@@ -121,6 +124,43 @@ def test_the_first_time_counts(tmp_path: Path) -> None:
 def test_after_a_loss_that_is_no_number_the_next_evaluation_counts(tmp_path: Path) -> None:
     assert seconds_to(run(tmp_path, losses=(math.nan, 2.0)), 2.5) == 20.0
     assert seconds_to(run(tmp_path / "b", losses=(math.inf, math.nan)), 2.5) is None
+
+
+def decoded(one: Run, *rates: float, left: float, split: str = "test") -> Run:
+    """The same run, its epochs decoded with these word error rates, and the model it has left with that."""
+    known: dict[str, Any] = {"errors": {}, "acoustic_scale": 0.1, "real_time_factor": 0.1, "wall_s": 0.0}
+    records = tuple(Decoded(split=split, wer=wer, epoch=epoch, **known) for epoch, wer in enumerate(rates))
+    words = WordErrors(wer=left, ins=0, del_=0, sub=1, ref=100, utterances=10, acoustic_scale=0.1)
+    results = dataclasses.replace(one.results, wer={split: words})
+    return dataclasses.replace(one, results=results, epochs_decoded=records)
+
+
+def test_word_errors_count_at_the_evaluations_of_their_models(tmp_path: Path) -> None:
+    """Evaluations at 10, 20 and 30 s; the second epoch was taken back, so the model of the first stands for its time.
+    The model that is left may be another than the last, a mean of several, and counts at the end."""
+    one = decoded(run(tmp_path, losses=(3.0, 4.0, 2.0), rejected=(1,)), 30.0, 99.0, 20.0, left=15.0)
+    points = kept_word_errors("test")
+    assert points(one) == [(10.0, 30.0), (20.0, 30.0), (30.0, 20.0), (30.0, 15.0)]
+    targets = (40.0, 30.0, 25.0, 15.0, 14.0)
+    assert [seconds_to(one, wer, points) for wer in targets] == [10.0, 10.0, 25.0, 30.0, None]
+    assert kept_word_errors("dev")(one) == []
+
+
+def test_one_alone_sets_the_word_error_rate_that_seconds_are_counted_to(tmp_path: Path) -> None:
+    """The worst of its seeds, rounded up to a thousandth of a percent; who ends above is never there."""
+    alone = [decoded(run(tmp_path, seed=seed), 40.0, end, left=end) for seed, end in enumerate((10.0, 20.00009))]
+    quick = [decoded(run(tmp_path, "ssgd", 2, seed), 20.0, 9.0, left=9.0) for seed in range(2)]
+    worse = [decoded(run(tmp_path, "adpsgd", 2, seed), 20.0, 21.0, left=21.0) for seed in range(2)]
+    series = [series_of(runs)[0] for runs in (alone, quick, worse)]
+    found = beside_alone(series, points=kept_word_errors("test"))
+    assert found is not None
+    assert found.loss == pytest.approx(20.001)
+    first, last = found.others
+    assert (first.seconds.values, last.sooner) == ((10.0, 10.0), None)
+    assert first.sooner == pytest.approx(found.seconds.mean / 10.0)
+    given = beside_alone(series, 40.0, kept_word_errors("test"))
+    assert given is not None
+    assert [one.sooner for one in given.others] == [1.0, 1.0]
 
 
 def test_the_target_is_what_all_reached_rounded_up(tmp_path: Path) -> None:

@@ -112,6 +112,10 @@ def test_hosts_are_named_where_there_are_several(tmp_path: Path) -> None:
     assert [row[1] for row in learner_rows(found)[1]] == ["north", "north", "south"]
     assert host_rows(found)[1][1] == ("south", "2", "lost", "12.0 s ago", "50.0", "0.0")
     assert [one.rank for one in found.lost] == [2]
+    assert len(host_rows(found)[0]) == 6
+    hosts[1] = dataclasses.replace(hosts[1], rows="int8, in 4 parts, 0.07 s an exchange")
+    columns, rows = host_rows(read_status(write(tmp_path, dataclasses.replace(ME, hosts=hosts)), NOW))
+    assert (columns[-1], [row[-1] for row in rows]) == ("rows go as", ["–", "int8, in 4 parts, 0.07 s an exchange"])
 
 
 def test_a_process_that_is_gone_left_a_dead_run(tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from roundelay.advice.throughput import StepWork, never_talking, speed
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
 from roundelay.reports.numbers import seconds as written
+from roundelay.runtime.hosts.exchange.link_form import settled
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
+from roundelay.runtime.hosts.options import HostOptions
 from roundelay.runtime.sim.cluster import Node, VirtualCluster
 
 EQUALLY_FAST = 1.01
@@ -160,7 +163,7 @@ class BesideAlone:
         if self.one_is_best:
             return (
                 f"One learner alone, on the fastest machine, is predicted to be at the loss first: in {one}, and "
-                f"{self.learners} learners in {several} at best. Train with one learner."
+                f"{self.learners} learners in {several} at best, of ways that the fit knows. Train with one learner."
             )
         return (
             f"One learner alone would take {one}. {self.learners} learners are {self.sooner:.2f} times sooner if each "
@@ -190,6 +193,8 @@ class Advice:
     task: AdviceTask
     ranked: tuple[Ranked, ...]
     what_if: tuple[WhatIf, ...]
+    rows: str = ""
+    """The form that rows of the first come to have between machines, in words; empty where no link chooses."""
 
     @property
     def first(self) -> Ranked:
@@ -201,11 +206,16 @@ class Advice:
         """The best of several learners beside one; None where there is one."""
         return beside_alone(self.ranked, self.learners)
 
+    def said_of_rows(self) -> str:
+        """Return a sentence on the form of rows of the first between machines; empty where nothing is chosen."""
+        return f"Rows between machines would go as {self.rows}; a training measures its links." if self.rows else ""
+
     def to_json(self) -> dict[str, Any]:
         """Return a plain mapping."""
         beside = self.beside_alone
         return {
             "cluster": self.cluster,
+            "rows_between_machines": self.rows or None,
             "learners": self.learners,
             "task": plain(self.task),
             "first": _row(self.first),
@@ -246,7 +256,17 @@ def advise(cluster: VirtualCluster, task: AdviceTask) -> Advice:
         news = [one for one in candidates(other) if one in again or one.strategy.startswith(("hadpsgd", "ssgd"))]
         best = best_of(rank(other, task, news))
         changes.append(WhatIf(change, best, now / best.seconds))
-    return replace(advice, what_if=tuple(changes))
+    return replace(advice, what_if=tuple(changes), rows=form_of_rows(advice.first.candidate, cluster, task))
+
+
+def form_of_rows(candidate: Candidate, cluster: VirtualCluster, task: AdviceTask) -> str:
+    """Return the form that rows come to have on the links between machines, in words, where a strategy leaves it to
+    them; else empty."""
+    row_format = RowFormat.of(HostOptions(wire=candidate.wire), candidate.made.traits.paced_by_links)
+    if len(cluster.machines()) == 1 or not row_format.said():
+        return ""
+    between = cluster.links.between
+    return settled(row_format, round(task.parameters), lambda size: between.latency + between.seconds(size)).said()
 
 
 def best_of(ranked: Sequence[Ranked]) -> Ranked:

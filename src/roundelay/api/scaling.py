@@ -36,7 +36,7 @@ def scaling(
             `{strategy}`, `{rate}` and `{seed}` where these go.
         exp: the folder for all runs; None: exp/RECIPE/scaling.
         wanted: further fields of `grids.scaling.WantedWays`: `learners=(1, 2, 4), rates=(0.02, 0.04), slower=3.0,
-            simulated=(8, 16), seeds=3, loss=1.4`.
+            simulated=(8, 16), seeds=3, loss=1.4, wer=True, hosts=2`.
 
     Raises:
         UserError: no such recipe, script, strategy or option; what cannot be measured.
@@ -61,4 +61,6 @@ def measure(
     interrupt = Interrupt()
     with stopping(interrupt):
         clocks = scale(source, given, wanted, folder, progress or Bar(quiet=True), announce, interrupt)
+    if not clocks:
+        return Scaled("This host has done its part; the results are on the first one.", (), False, ()), interrupt
     return summarise(clocks, clocks[0].trials.folder, width), interrupt

@@ -42,6 +42,7 @@ from roundelay.runtime.attached.replicas import Replicas, replicas_of
 from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import (
@@ -172,6 +173,9 @@ class Session:
             self._buffers.unpack(learner.arena.shown(self.rank))
         if self.rank == 0:
             self._say(said_at_start(self._rate, self.strategy, len(learner.living), shared=False))
+            said = RowFormat.of(terms.hosts, self.strategy.traits.paced_by_links).said()
+            if said and world.place is not None and not world.place.alone and self._speaks:
+                log.info("%s.", said)
         self._losses = LossLog(report_folder(), self._started(terms.seed), learner.late)
         room = Room(terms.patience_seconds / 2, termination.asked, log.warning)  # others wait for this learner
         about = wanted, self._steps, self._buffers, self.optimizers, device

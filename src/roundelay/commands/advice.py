@@ -82,6 +82,8 @@ def print_advice(advice: "Advice", top: int) -> None:
     )
     if advice.beside_alone is not None:
         console.print(advice.beside_alone.said(), markup=False)
+    if advice.said_of_rows():
+        console.print(advice.said_of_rows(), markup=False)
     if task.share is not None and task.share.said():
         console.print(task.share.said(), markup=False)
     for line in advice.what_if:

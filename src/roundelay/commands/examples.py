@@ -5,6 +5,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "roundelay scaling demo --strategies adpsgd:random-ring --learners 1,2 --slower 3",
         "roundelay scaling an4 --learners 1,2 --simulated 4,8,16 --rates 0.01,0.02,0.04,0.08",
         "roundelay scaling an4 --runtime sim --learners 1,2,4,8 --seeds 5",
+        "roundelay scaling an4 --hosts 2 --strategies adpsgd --wer",
         "roundelay scaling train.py --rates 0.01,0.02,0.04 -- --strategy {strategy} --lr {rate} --seed {seed}",
     ),
     "help": ("roundelay help train",),

@@ -34,8 +34,25 @@ def add(command: Command) -> None:
         help=f"strategies of several learners (default: {' '.join(USUAL_STRATEGIES)})",
     )
     sub.add_argument(
-        "--learners", type=counts, default="1,2", metavar="L,L,...", help="numbers of learners; 1 is always there"
+        "--learners",
+        type=counts,
+        metavar="L,L,...",
+        help="numbers of learners; 1 is always there (default: 1,2; on several hosts 1 and all of them)",
     )
+    sub.add_argument(
+        "--hosts",
+        type=count,
+        metavar="N",
+        help="N hosts of one learner, which this machine plays; real ones need no option: start the same command on "
+        "each, as `roundelay train` (docs/hosts.md)",
+    )
+    _add_trainings(sub)
+    _add_targets(sub)
+    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
+
+
+def _add_trainings(sub: argparse.ArgumentParser) -> None:
+    """Add options of what is trained besides."""
     sub.add_argument(
         "--simulated",
         type=counts,
@@ -67,35 +84,59 @@ def add(command: Command) -> None:
         choices=["procs", "sim"],
         help="procs: a process for each learner; sim: simulated, at the costs of the recipe (default: the recipe's)",
     )
+
+
+def _add_targets(sub: argparse.ArgumentParser) -> None:
+    """Add options of what seconds are counted to."""
     sub.add_argument(
         "--target-loss",
         type=positive,
         metavar="NATS",
         help="held-out loss, in nats, that seconds are counted to (default: the one that one learner ends with)",
     )
-    sub.add_argument("--exp", type=Path, metavar="DIR", help="the folder for all runs (default: exp/RECIPE/scaling)")
+    sub.add_argument(
+        "--wer",
+        action="store_true",
+        help="count seconds to a word error rate too: after all trainings the models of every epoch are decoded",
+    )
+    sub.add_argument(
+        "--target-wer",
+        type=positive,
+        metavar="PERCENT",
+        help="word error rate, in percent, that they are counted to, with --wer (default: the one that one learner "
+        "ends with)",
+    )
 
 
 def _scaling(options: argparse.Namespace) -> int:
     strategies, given = _checked(options)  # names a slip before torch is loaded
     from roundelay.api.scaling import measure
+    from roundelay.grids.hosts import read_hosts
     from roundelay.grids.scaling import WantedWays
     from roundelay.grids.summary import TABLE_WIDTH
 
+    place = read_hosts(options.hosts)
+    several = options.hosts or 2 if place is None else place.learners
     wanted = WantedWays(
         strategies,
-        parse_learners(options.learners),
+        parse_learners(options.learners) if options.learners else (1, max(2, several)),
         parse_learners(options.simulated) if options.simulated else (),
         options.slower,
         options.rates or (),
         options.wider,
         options.seeds,
         options.target_loss,
+        options.wer,
+        options.target_wer,
+        options.hosts,
     )
     width = console.width if console.is_terminal else TABLE_WIDTH
     found, interrupt = measure(
         options.recipe, given, wanted, options.exp, Bar(quiet=True), partial(console.print, markup=False), width
     )
+    if not found.files:
+        console.print(found.table, markup=False)
+        return status(interrupt.why) if interrupt.asked else 0
     folder = found.files[0].parent
     console.print(f"\n{found.table}\n\nwritten: {', '.join(map(str, found.files))}", markup=False)
     for note in found.notes:

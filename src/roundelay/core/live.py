@@ -33,6 +33,7 @@ class HostSeen:
     heard_s: float = 0.0  # seconds since it was last heard of
     sent_bytes: int = 0  # to it, by the host that leads, since they met
     received_bytes: int = 0
+    rows: str = ""  # the form of rows exchanged with it by learners of the host that leads, in words
 
 
 @dataclass(frozen=True, kw_only=True)

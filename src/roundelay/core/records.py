@@ -205,6 +205,8 @@ class Links(Record):
     epoch: int
     links: list[dict[str, float]]  # host, peer, sent_bytes, received_bytes, waited_s
     refused: int = 0  # connections closed so far because of what came over them: strangers, malformed frames
+    # The form of rows that learners of the first host exchange, in words, by the number of the other host.
+    rows: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,6 +257,7 @@ class Decoded(Record):
     errors: dict[str, int]  # ins, del, sub, ref
     acoustic_scale: float
     real_time_factor: float
+    epoch: int | None = None  # of the model, from 0, with the seconds of its evaluation; null: the one left
 
 
 @dataclass(frozen=True, kw_only=True)

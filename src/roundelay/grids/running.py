@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from roundelay.core.errors import UserError
-from roundelay.core.progress import Progress
+from roundelay.core.progress import Prefixed, Progress
 from roundelay.core.records import Results
 from roundelay.grids.cells import Cell, Work
 from roundelay.grids.grid import Grid
@@ -74,7 +74,7 @@ class GridWork:
             self.outcomes.append(CellOutcome(cell, CellState.WAITING, trained=False))
             return
         what, started = f"{len(self.outcomes) + 1}/{self.total} {cell.name}", wall_clock()
-        work = self._work(cell, decode, _Prefixed(self.progress, what), self.interrupt)
+        work = self._work(cell, decode, Prefixed(self.progress, what), self.interrupt)
         try:
             finished = work.go()
         except Exception as error:  # whatever it is, it is this cell's, and a night of others waits behind it
@@ -123,19 +123,3 @@ def _diverged(cell: Cell) -> bool:
         return diverged(load_run(cell.exp))
     except UserError:  # which whoever needs the file's numbers will say
         return False
-
-
-class _Prefixed:
-    """Says of all work for which cell it is."""
-
-    def __init__(self, progress: Progress, cell: str) -> None:
-        self._progress, self._cell = progress, cell
-
-    def start(self, what: str, total: int | None = None) -> None:
-        self._progress.start(f"{self._cell}: {what}", total)
-
-    def advance(self, n: int = 1, note: str = "") -> None:
-        self._progress.advance(n, note)
-
-    def finish(self) -> None:
-        self._progress.finish()

@@ -1,7 +1,7 @@
 """Results of `roundelay scaling`: a table for the terminal, scaling.json, and scaling.html with the picture."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,9 @@ from roundelay.core.files import write_json, write_text
 from roundelay.grids.results import CellState, configuration_json, outcome_json, spread_json
 from roundelay.grids.scaling import OneClock, TrainedWay, rate_of
 from roundelay.reports import load_run
-from roundelay.reports.alone import Alone, Together, beside_alone
+from roundelay.reports.alone import Alone, Together, at_end, beside_alone
 from roundelay.reports.charts import table
-from roundelay.reports.comparison import Spread, seconds_to, spread
+from roundelay.reports.comparison import Points, Spread, kept_losses, kept_word_errors, seconds_to, spread
 from roundelay.reports.markup import page
 from roundelay.reports.numbers import MISSING, plain, seconds
 from roundelay.reports.panels import Scaling, scaling_figure
@@ -22,6 +22,7 @@ from roundelay.strategies.base import Strategy
 SCALING_JSON, SCALING_HTML = "scaling.json", "scaling.html"
 SCALING_SCHEMA = 1
 PREDICTED = "predicted"
+OF_WORDS = "seconds to WER", "sooner to WER"
 SCALING_COLUMNS = {
     "strategy": "who talks to whom, and when",
     "learners": "data-parallel learners",
@@ -29,6 +30,8 @@ SCALING_COLUMNS = {
     "seconds": "until the held-out loss was that with which one learner alone ends: mean (fewest to most) of the seeds",
     PREDICTED: "seconds to the same loss of as many learners simulated at measured costs, at their own best rate",
     "times sooner": "mean seconds of one learner alone over these (least to most of the ratios, seed by seed)",
+    OF_WORDS[0]: "until the word error rate was that with which one learner alone ends; decoding is not counted",
+    OF_WORDS[1]: "the same ratio of these",
     "seeds": "that reached the loss, of those that judged",
 }
 
@@ -44,25 +47,45 @@ class Scaled:
 
 
 @dataclass(frozen=True)
+class _Beside:
+    """A way beside one learner alone, by one measure.
+
+    Attributes:
+        target: value of the measure that seconds are counted to; None: one learner is not there yet.
+        found: the way's own runs beside one learner; None for that one, and where not all judged runs are there.
+        seconds: to the target.
+        ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
+            reached the target, or are not there.
+    """
+
+    target: float | None = None
+    found: Together | None = None
+    seconds: Spread = Spread(())
+    ratios: Spread = Spread(())
+    sooner: float | None = None
+
+    @property
+    def cells(self) -> list[str]:
+        """Seconds, empty for none, and times sooner."""
+        times = MISSING if self.sooner is None else f"{self.sooner:.2f}{_range(self.ratios, 2)}"
+        return [_written(self.seconds), times]
+
+
+@dataclass(frozen=True)
 class _Row:
     """A way beside one learner alone.
 
     Attributes:
-        alone: the one beside it; None: it is not there yet.
-        found: the way's own runs beside it; None for that one, and where not all judged runs are there.
-        seconds: to the loss.
-        ratios, sooner: times sooner than one learner alone, seed by seed and of the means; None: not all of its runs
-            reached the loss, or are not there.
+        by_loss, by_words: beside it by the held-out loss, and by the word error rate.
+        decoded: the split of that; empty: nothing is decoded.
         predicted: seconds to the loss, of the same way simulated at measured costs.
     """
 
     way: TrainedWay
     virtual: bool
-    alone: Alone | None
-    found: Together | None
-    seconds: Spread = Spread(())
-    ratios: Spread = Spread(())
-    sooner: float | None = None
+    by_loss: _Beside
+    by_words: _Beside = _Beside()
+    decoded: str = ""
     predicted: Spread = Spread(())
 
     @property
@@ -85,7 +108,7 @@ class _Row:
     @property
     def state(self) -> str:
         """Word on a way that has no seconds."""
-        if self.found is not None:
+        if self.by_loss.found is not None:
             return "never"
         if self.way.choice.complete and self.way.choice.chosen is None:
             return "no rate learned"
@@ -98,11 +121,12 @@ def summarise(clocks: Sequence[OneClock], folder: Path, width: int) -> Scaled:
     rows, lead = list[_Row](), list[str]()
     simulated = {key: series for clock in clocks if clock.virtual for key, series in _by_way(clock).items()}
     for clock in clocks:
-        alone, found = _rows_of(clock, {} if clock.virtual else simulated)
+        said, found = _rows_of(clock, {} if clock.virtual else simulated)
         rows += found
-        lead += [_lead(clock, alone)] if alone else []
+        lead += said
     failures = [f"{one.cell.name}, failed: {one.error}" for row in rows for one in row.way.judged if one.error]
     failures += [f"{one.directory}, failed: {one.error}" for row in rows for one in row.way.choice.tried if one.error]
+    failures += [f"{one.cell.name}: not decoded: {one.error}" for c in clocks for one in c.undecoded if one.error]
     notes = [*failures, *(note for row in rows for note in _notes(row))]
     files = folder / SCALING_JSON, folder / SCALING_HTML
     write_json(files[0], _to_json(clocks, rows))
@@ -131,48 +155,67 @@ def _by_way(clock: OneClock) -> dict[_Key, Series]:
     return found
 
 
-def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[Alone | None, list[_Row]]:
-    """Return rows of one clock's ways, with the seconds of the same that were `simulated`."""
-    series = _by_way(clock)
-    first = series.get(_key(clock.ways[0]))
-    alone = None if first is None else beside_alone([*series.values()], clock.loss)
-    beside = {id(one.series): one for one in alone.others} if alone else {}
+def _rows_of(clock: OneClock, simulated: Mapping[_Key, Series]) -> tuple[list[str], list[_Row]]:
+    """Return sentences on one learner, and rows of one clock's ways, with the seconds of the same that were
+    `simulated`."""
+    series, split = _by_way(clock), clock.trials.decoded
+    alone, losses = _besides(clock, series, clock.loss, kept_losses)
+    words, errors = None, dict[_Key, _Beside]()
+    if split:
+        points, missing = kept_word_errors(split), {one.cell.exp for one in clock.undecoded}
+        whole = {key: s for key, s in series.items() if not any(run.folder in missing for run in s.runs)}
+        words, errors = _besides(clock, whole, clock.wer, points)
     rows = []
     for way in clock.ways:
-        one, other = series.get(_key(way)), simulated.get(_key(way))
-        times = [seconds_to(run, alone.loss) for run in other.runs] if other and alone else []
-        found = None if one is None else beside.get(id(one))
-        row = _Row(way, clock.virtual, alone, found, predicted=Spread(()) if None in times else spread(times))
-        if row.learners == 1 and alone is not None:
-            row = replace(row, seconds=alone.seconds, ratios=Spread((1.0,)), sooner=1.0)
-        elif found is not None:
-            row = replace(row, seconds=found.seconds, ratios=found.ratios, sooner=found.sooner)
-        rows.append(row)
-    return alone, rows
+        key = _key(way)
+        times = [seconds_to(run, alone.loss) for run in simulated[key].runs] if key in simulated and alone else []
+        predicted = Spread(()) if None in times else spread(times)
+        by_words = errors.get(key, _Beside())
+        rows.append(_Row(way, clock.virtual, losses.get(key, _Beside()), by_words, split, predicted))
+    how, said = " (simulated)" * clock.virtual, list[str]()
+    if alone:
+        first = f"was at a held-out loss of {alone.loss:.4g} after {seconds(alone.seconds.mean)}"
+        said = [f"One learner alone{how} {first}. Minibatch: {clock.trials.about}."]
+    if words:
+        first = f"was at a word error rate of {words.loss:.2f} % on {split} after {seconds(words.seconds.mean)}"
+        said.append(f"One learner alone{how} {first}, training and evaluations counted, decoding not.")
+    return said, rows
 
 
-def _lead(clock: OneClock, alone: Alone) -> str:
-    how = " (simulated)" if clock.virtual else ""
-    return (
-        f"One learner alone{how} was at a held-out loss of {alone.loss:.4g} after {seconds(alone.seconds.mean)}. "
-        f"Minibatch: {clock.trials.about}."
-    )
+def _besides(
+    clock: OneClock, series: Mapping[_Key, Series], target: float | None, points: Points
+) -> tuple[Alone | None, dict[_Key, _Beside]]:
+    """Return one learner alone, and each way beside it, by the measure of `points`."""
+    first = _key(clock.ways[0])
+    alone = beside_alone([*series.values()], target, points) if first in series else None
+    if alone is None:
+        return None, {}
+    others = {id(one.series): one for one in alone.others}
+    found = {first: _Beside(alone.loss, None, alone.seconds, Spread((1.0,)), 1.0)}
+    for key, one in series.items():
+        if (beside := others.get(id(one))) is not None:
+            found[key] = _Beside(alone.loss, beside, beside.seconds, beside.ratios, beside.sooner)
+    return alone, found
 
 
 def _notes(row: _Row) -> list[str]:
     """Return sentences on a way: a best rate at the edge of those tried, and runs that did not reach the loss."""
     found = [note.replace(row.way.choice.name, row.name, 1) for note in row.way.choice.warnings()]
-    if row.found is not None and row.found.sooner is None:
-        runs = row.found.series.runs
-        ends = ", ".join(plain(run.cross_entropy) for run in runs)
-        missed = f"{len(runs) - row.found.seconds.n} of {len(runs)} seeds"
-        found.append(f"{row.name}: the loss was not reached under {missed}; they ended with {ends}.")
+    measures = ((row.by_loss, "loss", kept_losses), (row.by_words, "word error rate", kept_word_errors(row.decoded)))
+    for beside, what, points in measures:
+        if beside.found is not None and beside.sooner is None:
+            runs = beside.found.series.runs
+            ends = ", ".join(plain(at_end(run, points)) for run in runs)
+            missed = f"{len(runs) - beside.seconds.n} of {len(runs)} seeds"
+            found.append(f"{row.name}: the {what} was not reached under {missed}; they ended with {ends}.")
     return found
 
 
 def _titles(rows: Sequence[_Row]) -> list[str]:
-    """Return titles of the columns; of what was predicted only where something was."""
-    return [title for title in SCALING_COLUMNS if title != PREDICTED or any(row.predicted.values for row in rows)]
+    """Return titles of the columns; of what was predicted, and of words, only where there is something."""
+    without = set() if any(row.predicted.values for row in rows) else {PREDICTED}
+    without |= set() if any(row.decoded for row in rows) else {*OF_WORDS}
+    return [title for title in SCALING_COLUMNS if title not in without]
 
 
 def _table(rows: Sequence[_Row]) -> list[list[str]]:
@@ -181,16 +224,19 @@ def _table(rows: Sequence[_Row]) -> list[list[str]]:
 
 def _cells(row: _Row) -> dict[str, str]:
     """Return cells by title."""
-    times = row.seconds
-    seeds = f"{times.n}/{len(row.way.judged)}" if row.way.judged else MISSING
+    seeds = f"{row.by_loss.seconds.n}/{len(row.way.judged)}" if row.way.judged else MISSING
     rate = MISSING if row.way.rate is None else f"{row.way.rate:g}" + ", at the edge" * bool(row.way.choice.edges)
+    (times, sooner), (words, sooner_words) = row.by_loss.cells, row.by_words.cells
+    unsaid = "never" if row.by_words.found is not None else "not decoded" if row.decoded else MISSING
     cells = [
         row.family,
         str(row.learners),
         rate,
-        _written(times) or row.state,
+        times or row.state,
         _written(row.predicted) or MISSING,
-        MISSING if row.sooner is None else f"{row.sooner:.2f}{_range(row.ratios, 2)}",
+        sooner,
+        words or unsaid,
+        sooner_words,
         seeds,
     ]
     return dict(zip(SCALING_COLUMNS, cells, strict=True))
@@ -213,23 +259,38 @@ def _page(clocks: Sequence[OneClock], rows: Sequence[_Row], said: Sequence[str])
     title = f"{clocks[0].trials.name}: how much sooner than one learner"
     titles = _titles(rows)
     whole = table("Ways to train", titles, _table(rows), [SCALING_COLUMNS[title] for title in titles])
-    return page("roundelay.grids/scaling.html", title, kind="scaling", lead=said, parts=[picture(rows), whole])
+    return page(
+        "roundelay.grids/scaling.html",
+        title,
+        kind="scaling",
+        lead=said,
+        parts=[picture(rows), picture_of_words(rows), whole],
+    )
 
 
 def picture(rows: Sequence[_Row]) -> str:
     """Return times sooner over the number of learners, a line for each strategy, beside the ideal; empty without
     any."""
-    known = [row for row in rows if row.sooner is not None and row.learners > 1]
+    return _figure([(row, row.by_loss) for row in rows], "Times sooner than one learner alone", "held-out loss")
+
+
+def picture_of_words(rows: Sequence[_Row]) -> str:
+    """Return the same by the word error rate."""
+    return _figure([(row, row.by_words) for row in rows], "Times sooner to a word error rate", "word error rate")
+
+
+def _figure(beside: Sequence[tuple[_Row, _Beside]], title: str, measure: str) -> str:
+    known = [(row, found) for row, found in beside if found.sooner is not None and row.learners > 1]
     if not known:
         return ""
-    families = list(dict.fromkeys(row.family for row in known))
+    families = list(dict.fromkeys(row.family for row, _ in known))
     return scaling_figure(
-        "Times sooner than one learner alone",
-        "Seconds of one learner to the held-out loss that it ends with, over those of several to the same, each way at "
+        title,
+        f"Seconds of one learner to the {measure} that it ends with, over those of several to the same, each way at "
         "its best learning rate. Dashed grey: as many times as learners. Shaded: from the lowest to the highest seed.",
         [
-            Scaling(row.family, families.index(row.family), row.learners, row.sooner or 0.0, row.ratios, row.name)
-            for row in known
+            Scaling(row.family, families.index(row.family), row.learners, found.sooner or 0.0, found.ratios, row.name)
+            for row, found in known
         ],
         "times sooner",
     )
@@ -250,7 +311,7 @@ def _to_json(clocks: Sequence[OneClock], rows: Sequence[_Row]) -> dict[str, Any]
 
 def _way_json(row: _Row) -> dict[str, Any]:
     way, what = row.way, row.way.choice.tuning.configuration
-    loss = row.alone.loss if row.alone else None
+    loss = row.by_loss.target
     tried = [
         {
             **outcome_json(record),
@@ -261,7 +322,7 @@ def _way_json(row: _Row) -> dict[str, Any]:
         for record in way.choice.tried
     ]
     judged = [
-        {**outcome_json(one), "seed": one.cell.seed, **_run_json(one.cell.exp, loss, one.state)} for one in way.judged
+        {**outcome_json(one), "seed": one.cell.seed, **_run_json(one.cell.exp, row, one.state)} for one in way.judged
     ]
     return {
         **configuration_json(what),
@@ -271,18 +332,29 @@ def _way_json(row: _Row) -> dict[str, Any]:
         "tried": tried,
         "judged": judged,
         "loss": loss,
-        "seconds": spread_json(row.seconds),
         "predicted_seconds": spread_json(row.predicted),
-        "times_sooner": row.sooner,
-        "times_sooner_by_seed": spread_json(row.ratios),
+        **_beside_json(row.by_loss),
+        "words": {"split": row.decoded, "wer": row.by_words.target, **_beside_json(row.by_words)}
+        if row.decoded
+        else None,
     }
 
 
-def _run_json(exp: Path, loss: float | None, state: CellState) -> dict[str, Any]:
+def _beside_json(beside: _Beside) -> dict[str, Any]:
+    return {
+        "seconds": spread_json(beside.seconds),
+        "times_sooner": beside.sooner,
+        "times_sooner_by_seed": spread_json(beside.ratios),
+    }
+
+
+def _run_json(exp: Path, row: _Row, state: CellState) -> dict[str, Any]:
     if state is not CellState.FINISHED:
         return {}
-    run = load_run(exp)
+    run, loss, points = load_run(exp), row.by_loss.target, kept_word_errors(row.decoded)
+    words = {"seconds_and_wer": points(run), "seconds_to_wer": seconds_to(run, row.by_words.target, points)}
     return {
+        **(words if row.decoded else {}),
         "held_out_loss": run.cross_entropy,
         "seconds_to_loss": seconds_to(run, loss),
         "frames_per_second": run.frames_per_second,

@@ -25,14 +25,17 @@ from roundelay.core.progress import Progress
 from roundelay.core.script import is_script
 from roundelay.grids.axes import read_axes
 from roundelay.grids.grid import Contenders, Tuning
+from roundelay.grids.hosts import cell_of, check_learners, digest_of, led, read_hosts, virtual_hosts
 from roundelay.grids.results import CellOutcome, CellRecord, CellState, Tuned, held_out_loss, tuned
 from roundelay.grids.running import GridWork
 from roundelay.grids.scripts import Script, ScriptTrials
 from roundelay.grids.trials import RATE, Trials
 from roundelay.job import Interrupt
-from roundelay.reports.alone import loss_at_end
+from roundelay.reports.alone import at_end
 from roundelay.reports.comparison import seconds_to
 from roundelay.reports.runs import load_run
+from roundelay.runtime.hosts.control.turns import NextTraining, follow
+from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.sim.cluster import Allreduce, Compute, Node, VirtualCluster
 from roundelay.simulation.measured import Measured, read_run
 
@@ -53,7 +56,9 @@ class WantedWays:
     strategies beside `sgd`; learners, so many or so many, in the recipe's runtime; simulated: more of them, at measured
     costs; slower: everything a second time with learner 1 so many times slower; rates that are tried, or those of
     `FACTORS`; wider: so many rates may be tried beyond each end; seeds that judge; loss: held-out, that seconds are
-    counted to, in place of the one that one learner ends with.
+    counted to, in place of the one that one learner ends with; wer: they are counted to a word error rate as well, to
+    target_wer, in percent, or the one that one learner ends with; hosts: so many of one learner, played by this
+    machine; None: those that the environment says, or one.
     """
 
     strategies: Sequence[str]
@@ -64,6 +69,9 @@ class WantedWays:
     wider: int = 3
     seeds: int = 3
     loss: float | None = None
+    wer: bool = False
+    target_wer: float | None = None
+    hosts: int | None = None
 
     @property
     def contenders(self) -> Contenders:
@@ -100,6 +108,10 @@ class OneClock:
     ways: tuple[TrainedWay, ...]
     loss: float | None = None
     """Held-out loss that seconds are counted to; None: the one that one learner ends with."""
+    wer: float | None = None
+    """Word error rate, in percent, that they are counted to as well where runs are decoded; None: as above."""
+    undecoded: tuple[CellOutcome, ...] = ()
+    """Judged runs whose decoding has failed, or has not ended."""
 
     @property
     def virtual(self) -> bool:
@@ -114,6 +126,10 @@ class _Work:
     progress: Progress
     announce: Callable[[str], None]
     interrupt: Interrupt
+    place: HostPlace | None = None
+    """Of this host among several."""
+    about: str = ""
+    """Digest of the command, of which all hosts have the same."""
 
 
 def scale(
@@ -135,9 +151,26 @@ def scale(
         UserError: as `plan`; options of which each way has its own value, or that have several; simulated learners are
             wanted, and no processes measured what they cost.
     """
-    work = _Work(progress, announce, interrupt)
+    wanted = replace(wanted, wer=wanted.wer or wanted.target_wer is not None)
+    given = plain(replace(wanted, hosts=None))
+    place, about = read_hosts(wanted.hosts), digest_of(source, overrides, given)
+    if place is None and (wanted.hosts or 1) > 1:
+        request = {"source": source, "given": list(overrides), "wanted": given, "folder": folder and str(folder)}
+        with virtual_hosts(wanted.hosts or 1, request):
+            work = _Work(progress, announce, interrupt, read_hosts(None), about)
+            return _scale(source, overrides, wanted, folder, work)
+    return _scale(source, overrides, wanted, folder, _Work(progress, announce, interrupt, place, about))
+
+
+def _scale(
+    source: str, overrides: Sequence[str], wanted: WantedWays, folder: Path | None, work: _Work
+) -> list[OneClock]:
+    if work.place is not None:
+        check_learners(wanted.learners, work.place)
+        if wanted.simulated:
+            raise UserError("--simulated: costs are those of learners on one host. Leave it out, or train on one.")
     if is_script(source):
-        return [_script_clock(Script(Path(source), tuple(overrides)), wanted, folder, work)]
+        return _script_clock(Script(Path(source), tuple(overrides)), wanted, folder, work)
     for axis in (axes := read_axes(overrides)).compared:
         if len(axis.values) > 1:
             raise UserError(f"{axis.key}: give one value; `roundelay compare` sets several side by side.")
@@ -145,36 +178,62 @@ def scale(
         raise UserError(f"{RATE}: each way has the best of several; give them as --rates 0.01,0.02,0.04.")
     of_recipes = load("roundelay_speech.grids.trials", "speech", "scaling of a recipe")
 
-    def clock(given: Sequence[str], wanted: WantedWays, folder: Path) -> OneClock:
-        trials = of_recipes.RecipeTrials.of(source, given, wanted.contenders, wanted.rates, folder)
+    def clock(given: Sequence[str], wanted: WantedWays, folder: Path, work: _Work) -> list[OneClock]:
+        trials = of_recipes.RecipeTrials.of(source, given, wanted.contenders, wanted.rates, folder, wanted.wer)
         return _one_clock(trials, wanted, work)
 
     base = of_recipes.load_recipe(source, axes.overrides)
     if wanted.simulated and (base.training.runtime == "sim" or max(wanted.learners) == 1):
         raise UserError(UNMEASURED)
-    where = Path("exp") / base.name / "scaling" if folder is None else folder
+    if base.training.runtime == "sim" and work.place is not None:
+        raise UserError("--runtime sim is for one host, which simulates all learners: leave --hosts out.")
+    where = _folder(base.name, folder, work.place)
     threads = base.training.threads is None and base.training.runtime == "procs"
     here = [*overrides, *(["training.threads=1"] if threads else [])]
-    clocks = [clock(here, wanted, where)]
-    if wanted.simulated and not interrupt.asked:
+    clocks = clock(here, wanted, where, work)
+    if wanted.simulated and clocks and not work.interrupt.asked:
         costs = where / COSTS
         if not costs.exists():
             write_text(costs, yaml.safe_dump(plain(measured_cluster(clocks[0])), sort_keys=False))
         virtual = [*overrides, "training.runtime=sim", f"cost.cluster={costs}"]
-        clocks.append(clock(virtual, replace(wanted, learners=wanted.simulated), where / "simulated"))
+        simulated = replace(wanted, learners=wanted.simulated)
+        clocks += clock(virtual, simulated, where / "simulated", replace(work, place=None))
     return clocks
 
 
-def _script_clock(script: Script, wanted: WantedWays, folder: Path | None, work: _Work) -> OneClock:
+def _folder(name: str, given: Path | None, place: HostPlace | None) -> Path:
+    """Return the folder of all runs."""
+    usual = "scaling" if place is None else f"scaling-{place.learners}-on-hosts-of-{len(place.ranks)}"
+    return Path("exp") / name / usual if given is None else given
+
+
+def _script_clock(script: Script, wanted: WantedWays, folder: Path | None, work: _Work) -> list[OneClock]:
     if wanted.simulated:
         raise UserError(f"--simulated: {script.path} is a script; what can be simulated is a recipe.")
-    where = Path("exp") / script.path.stem / "scaling" if folder is None else folder
+    if wanted.wer:
+        raise UserError(f"--wer: {script.path} is a script; what can be decoded is a recipe.")
+    where = _folder(script.path.stem, folder, work.place)
     return _one_clock(ScriptTrials.of(script, wanted.contenders, wanted.rates, where), wanted, work)
 
 
-def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> OneClock:
-    rates = trials.rates
+def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> list[OneClock]:
+    """Return the ways, trained and decoded; nothing on a host that has done its part of what another leads."""
     trials.check()
+    if work.place is not None and not work.place.conducts:
+
+        def part(turn: NextTraining, place: HostPlace, asked: Callable[[], bool]) -> None:
+            trials.take_part(cell_of(trials, turn), place, asked)
+
+        follow(work.place, work.about, part, lambda: work.interrupt.asked)
+        return []
+    with led(trials, work.place, work.about) as those:
+        ways = _trained_ways(those, wanted, work)
+    return [OneClock(those, ways, wanted.loss, wanted.target_wer, _decoded(trials, ways, work))]
+
+
+def _trained_ways(trials: Trials, wanted: WantedWays, work: _Work) -> tuple[TrainedWay, ...]:
+    """Train whatever is left of all ways."""
+    rates = trials.rates
     work.announce(
         f"{trials.size} trainings in {trials.folder}, more where the best rate is at the edge; minibatch: "
         f"{trials.about}"
@@ -200,7 +259,7 @@ def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> OneClock:
     first, *others = trials.tunings(rates)
     choices = [tune(first, held_out_loss)]
     if choices[0].chosen is not None:
-        ends_with = loss_at_end(load_run(choices[0].chosen.directory))
+        ends_with = at_end(load_run(choices[0].chosen.directory))
         choices += [tune(one, _soonest(ends_with if wanted.loss is None else wanted.loss)) for one in others]
         for choice in choices:
             if choice.complete:
@@ -213,8 +272,18 @@ def _one_clock(trials: Trials, wanted: WantedWays, work: _Work) -> OneClock:
             if choice.best is not None:
                 trained.add(trials.cell(choice.best, seed), decode=False)
                 judged.setdefault(place, []).append(trained.outcomes[-1])
-    ways = (TrainedWay(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
-    return OneClock(trials, tuple(ways), wanted.loss)
+    return tuple(TrainedWay(choice, tuple(judged.get(place, ()))) for place, choice in enumerate(choices))
+
+
+def _decoded(trials: Trials, ways: Sequence[TrainedWay], work: _Work) -> tuple[CellOutcome, ...]:
+    """Decode the runs that judge, where they are to be, after all trainings; return those that are not decoded."""
+    cells = [one.cell for way in ways for one in way.judged if one.trained] if trials.decoded else []
+    if cells:
+        work.announce(f"{len(cells)} runs to decode, the model of every epoch on {trials.decoded}")
+    decoding = GridWork(len(cells), work.progress, work.announce, work.interrupt, trials.work)
+    for cell in cells:
+        decoding.add(cell, decode=True)
+    return tuple(one for one in decoding.outcomes if one.state is not CellState.FINISHED)
 
 
 def _soonest(loss: float) -> Callable[[CellRecord], tuple[float, ...]]:

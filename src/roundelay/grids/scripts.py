@@ -1,4 +1,5 @@
-"""Trainings of a user's script with `roundelay.attach` in it, for scaling: started by `roundelay launch` on this host.
+"""Trainings of a user's script with `roundelay.attach` in it, for scaling: started by `roundelay launch` on this host,
+or on several, each of which starts its own learners.
 
 The script is told the strategy, the learning rate and the seed by its arguments, and says held-out losses by
 `session.report`. A training that was stopped begins anew.
@@ -8,8 +9,9 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from roundelay.core.progress import Progress
 from roundelay.core.records import EVENTS, Results
 from roundelay.grids.cells import Cell, CellWork, Configuration, Work, stem
 from roundelay.grids.grid import Contenders, Tuning
-from roundelay.grids.trials import Trials
+from roundelay.grids.trials import RATE_OF_SCRIPTS, Trials, turn_of
 from roundelay.job import Interrupt
 from roundelay.reports.runs import load_run
 from roundelay.run_directory import alone, claim_directory, commit, machine
-from roundelay.runtime.launch.world import REPORT, STRAGGLERS
+from roundelay.runtime.hosts.control.turns import FirstHost
+from roundelay.runtime.launch.world import REPORT, STRAGGLERS, HostPlace, environment_alone, environment_at
 from roundelay.strategies import make_strategy
 
 PLACEHOLDERS = ("{strategy}", "{rate}", "{seed}")
@@ -139,30 +142,85 @@ class ScriptTrials(Trials):
             apart = {} if rate is None else {"rate": rate}
             name = stem(strategy, learners, slow, apart)
             written = "" if rate is None else repr(rate)
-            return ScriptConfiguration(strategy, learners, slow, (("rate", rate),), name, self.script, text, written)
+            return ScriptConfiguration(
+                strategy, learners, slow, ((RATE_OF_SCRIPTS, rate),), name, self.script, text, written
+            )
 
         trials = tuple(self.cell(configuration(rate), FIRST_SEED) for rate in rates)
-        return Tuning(configuration(None), ("rate",), trials)
+        return Tuning(configuration(None), (RATE_OF_SCRIPTS,), trials)
 
     def cell(self, configuration: Configuration, seed: int) -> Cell:
         return Cell(self.folder / f"{configuration.stem}-seed{seed}", configuration, seed)
 
     @property
     def work(self) -> Work:
-        return ScriptWork
+        return partial(ScriptWork, first=self.first)
+
+    def take_part(self, cell: Cell, place: HostPlace, asked: Callable[[], bool]) -> None:
+        assert isinstance(cell.configuration, ScriptConfiguration)
+        cell.exp.mkdir(parents=True, exist_ok=True)
+        said = cell.exp / f"said-{place.ranks[0]}.txt"
+        status = run_script(cell.configuration, cell.seed, len(place.ranks), environment_at(place), said, asked)
+        if status:
+            raise UserError(_failed(cell.configuration.script.path, status, said))
 
     def check(self) -> None:
         for tuning in self.tunings(self.rates):
             tuning.configuration.strategy.check(tuning.configuration.learners)
 
 
-class ScriptWork(CellWork):
-    """Work of a cell that trains a script."""
+def run_script(
+    what: ScriptConfiguration, seed: int, here: int, given: Mapping[str, str], said: Path, asked: Callable[[], bool]
+) -> int | None:
+    """Run a script as so many learners `here`; its exit status, or None where it was `asked` to stop.
 
-    def __init__(self, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt) -> None:
+    Args:
+        given: variables.
+        said: file of its output.
+    """
+    parent, values = os.getpid(), dict(zip(PLACEHOLDERS, (what.text, what.rate, str(seed)), strict=True))
+    command = [sys.executable, "-m", "roundelay", "launch", "-n", str(here), str(what.script.path)]
+    with open(said, "wb") as file:
+        process = subprocess.Popen(
+            [*command, *what.script.filled(values)],
+            env={"OMP_NUM_THREADS": "1", **given, STRAGGLERS: ",".join(what.stragglers)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us, who tell it to end
+            preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 it calls the kernel, and nothing else
+        )
+        while True:
+            try:
+                return process.wait(STOP_LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                if asked():
+                    process.terminate()
+                    process.wait()
+                    return None
+
+
+def _failed(script: Path, status: int, said: Path) -> str:
+    """Return a sentence on a script that has failed."""
+    lines = said.read_text(encoding="utf-8", errors="replace").split("\n")
+    its = (line.strip() for line in reversed(lines) if not line.startswith("roundelay: "))  # the launcher's
+    last = next(filter(None, its), "nothing")
+    return f"{script} ended with status {status}. What it said is in {said}; its last line: {last}"
+
+
+class ScriptWork(CellWork):
+    """Work of a cell that trains a script.
+
+    Args:
+        first: says to other hosts what is trained.
+    """
+
+    def __init__(
+        self, cell: Cell, decode: bool, progress: Progress, interrupt: Interrupt, first: FirstHost | None = None
+    ) -> None:
         assert isinstance(cell.configuration, ScriptConfiguration)
         assert not decode
-        self.cell, self.configuration = cell, cell.configuration
+        self.cell, self.configuration, self._first = cell, cell.configuration, first
         self.progress, self.interrupt = progress, interrupt
 
     def go(self) -> bool:
@@ -184,28 +242,15 @@ class ScriptWork(CellWork):
 
     def _run(self) -> int | None:
         """Run the script as so many learners; its exit status, or None where it was stopped."""
-        what, parent = self.configuration, os.getpid()
-        values = dict(zip(PLACEHOLDERS, (what.text, what.rate, str(self.cell.seed)), strict=True))
-        command = [sys.executable, "-m", "roundelay", "launch", "-n", str(what.learners), str(what.script.path)]
-        given = {REPORT: str(self.cell.exp.absolute()), STRAGGLERS: ",".join(what.stragglers)}
-        with open(self.cell.exp / SAID, "wb") as said:
-            process = subprocess.Popen(
-                [*command, *what.script.filled(values)],
-                env={"OMP_NUM_THREADS": "1", **os.environ, **given},
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for us, who tell it to end
-                preexec_fn=lambda: die_with_parent(parent),  # noqa: PLW1509 it calls the kernel, and nothing else
-            )
-            while True:
-                try:
-                    return process.wait(STOP_LOOK_SECONDS)
-                except subprocess.TimeoutExpired:
-                    if self.interrupt.asked:
-                        process.terminate()
-                        process.wait()
-                        return None
+        what, exp, report = self.configuration, self.cell.exp, {REPORT: str(self.cell.exp.absolute())}
+        with turn_of(self._first, self.cell) as place:
+            environment = environment_alone() if place is None else environment_at(place)
+            here = what.learners if place is None else len(place.ranks)
+            given = {**environment, **report}
+            status = run_script(what, self.cell.seed, here, given, exp / SAID, lambda: self.interrupt.asked)
+            if status != 0 and place is not None and self._first is not None:
+                self._first.stop()
+        return status
 
     def _conclude(self, status: int) -> None:
         """Write the results of a script that has ended.
@@ -215,12 +260,7 @@ class ScriptWork(CellWork):
         """
         exp, path = self.cell.exp, self.configuration.script.path
         if status:
-            lines = (exp / SAID).read_text(encoding="utf-8", errors="replace").split("\n")
-            its = (line.strip() for line in reversed(lines) if not line.startswith("roundelay: "))  # the launcher's
-            last = next(filter(None, its), "nothing")
-            raise UserError(
-                f"{path} ended with status {status}. What it said is in {exp / SAID}; its last line: {last}"
-            )
+            raise UserError(_failed(path, status, exp / SAID))
         if not (exp / EVENTS).exists():
             raise UserError(f"{path} reported no held-out loss: call session.report(loss) where it evaluates.")
         run = load_run(exp)

@@ -1,15 +1,18 @@
 """Trainings among which scaling chooses and judges."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from roundelay.grids.cells import Cell, Configuration, Work
 from roundelay.grids.grid import Tuning
+from roundelay.runtime.hosts.control.turns import FirstHost
+from roundelay.runtime.launch.world import HostPlace
 
-RATE = "schedule.learning_rate"
-"""Option of a recipe that is chosen."""
+RATE, RATE_OF_SCRIPTS = "schedule.learning_rate", "rate"
+"""Option of a recipe that is chosen, and what it is called of a script."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +26,8 @@ class Trials(ABC):
         seeds: that judge.
         about: the minibatch, in words.
         virtual: the seconds are.
+        first: says to other hosts what is trained, where learners are on several; None: all are on this one.
+        decoded: the split whose word errors count; empty: nothing is decoded.
     """
 
     name: str
@@ -32,6 +37,8 @@ class Trials(ABC):
     seeds: tuple[int, ...]
     about: str
     virtual: bool = False
+    decoded: str = ""
+    first: FirstHost | None = None
 
     @abstractmethod
     def tunings(self, rates: Sequence[float]) -> tuple[Tuning, ...]:
@@ -47,6 +54,17 @@ class Trials(ABC):
         """The work of one training."""
 
     @abstractmethod
+    def take_part(self, cell: Cell, place: HostPlace, asked: Callable[[], bool]) -> None:
+        """Do this host's part of a training that the first host leads.
+
+        Args:
+            asked: whether it is to end.
+
+        Raises:
+            UserError: it cannot be done, or has failed; says why.
+        """
+
+    @abstractmethod
     def check(self) -> None:
         """Find out before the first training whether all that is needed is there.
 
@@ -58,3 +76,13 @@ class Trials(ABC):
     def size(self) -> int:
         """Number of trainings, where no rate is at an edge."""
         return len(self.tunings(self.rates)) * (len(self.rates) + len(self.seeds))
+
+
+def turn_of(first: FirstHost | None, cell: Cell) -> AbstractContextManager[HostPlace | None]:
+    """Return the context of a training: on all hosts, at the place that it provides, where their learners take part; on
+    this host alone elsewhere."""
+    what = cell.configuration
+    if first is None or what.learners != first.place.learners:
+        return nullcontext()
+    rate = next(value for key, value in what.axes if key in (RATE, RATE_OF_SCRIPTS))
+    return first.turn(what.stem, float(rate), cell.seed)

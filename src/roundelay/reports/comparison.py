@@ -154,7 +154,10 @@ def undisturbed_of(run: Run, runs: Sequence[Run]) -> Run | None:
     return next((o for o in _alike(run, runs) if run.stragglers and kind(o) == kind(run)), None)
 
 
-# Time to a loss -------------------------------------------------------------------------------------------------------
+# Time to a loss, or to a word error rate ------------------------------------------------------------------------------
+
+Points = Callable[[Run], list[tuple[float, float]]]
+"""Finds (seconds, value of the model kept then), in order; lower values are better."""
 
 
 def kept_losses(run: Run) -> list[tuple[float, float]]:
@@ -169,15 +172,37 @@ def kept_losses(run: Run) -> list[tuple[float, float]]:
     return found
 
 
-def seconds_to(run: Run, target: float | None) -> float | None:
-    """Return seconds until the model kept first had a held-out loss of `target` or less; None if never.
+def kept_word_errors(split: str) -> Points:
+    """Return the points of the word error rate on a split, in percent, of a run whose epochs are decoded.
+
+    There is none for the model before training; the last is that of the model that the run has left.
+    """
+
+    def points(run: Run) -> list[tuple[float, float]]:
+        known = {one.epoch: one.wer for one in run.epochs_decoded if one.split == split}
+        found: list[tuple[float, float]] = []
+        for e in run.evaluations:
+            if e.accepted and e.epoch in known:
+                found.append((run.clock(e), known[e.epoch]))
+            elif found and not e.accepted:
+                found.append((run.clock(e), found[-1][1]))
+        if found and (left := run.results.wer.get(split)):
+            found.append((found[-1][0], left.wer))
+        return found
+
+    return points
+
+
+def seconds_to(run: Run, target: float | None, points: Points = kept_losses) -> float | None:
+    """Return seconds until the model kept first had a held-out loss of `target` or less, or another value; None if
+    never.
 
     Linear between evaluations. Losses fall ever more slowly, so this is a little late, for all runs alike.
     """
     if target is None:
         return None
     before: tuple[float, float] | None = None
-    for at, loss in kept_losses(run):
+    for at, loss in points(run):
         if loss <= target:
             if before is None or not math.isfinite(before[1]):
                 return at

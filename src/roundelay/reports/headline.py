@@ -23,7 +23,12 @@ MOST_TEAMS = 4
 def scored_split(runs: Sequence[Run]) -> str | None:
     """Return the split whose word errors to show: test, else dev, else any."""
     splits = [split for run in runs for split, errors in run.results.wer.items() if errors.ref > 0]
-    return next((s for s in ("test", "dev", *splits) if s in splits), None)
+    return counted_split(splits) if splits else None
+
+
+def counted_split(splits: Sequence[str]) -> str:
+    """Return the split, of those that are decoded, whose word errors count."""
+    return next(s for s in ("test", "dev", *splits) if s in splits)
 
 
 def headline(comparison: Comparison) -> list[str]:

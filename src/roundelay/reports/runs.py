@@ -68,6 +68,7 @@ class Run:
     joined: tuple[LearnerJoined, ...]
     changed: tuple[LearnersChanged, ...]
     timelines: tuple[Timeline, ...] = ()
+    epochs_decoded: tuple[Decoded, ...] = ()  # of models at the ends of epochs
 
     @property
     def cross_entropy(self) -> float | None:
@@ -201,6 +202,7 @@ def _assemble(folder: Path, results: Results, records: list[Record], *, ended: b
         joined=tuple(of_kind(records, LearnerJoined)),
         changed=tuple(of_kind(records, LearnersChanged)),
         timelines=tuple(of_kind(records, Timeline)),
+        epochs_decoded=tuple(one for one in of_kind(records, Decoded) if one.epoch is not None),
     )
 
 
@@ -252,6 +254,8 @@ def _decoded(records: list[Record]) -> dict[str, WordErrors]:
     """Return word errors by split, from events: for a run whose results.json has none (yet)."""
     found = {}
     for d in of_kind(records, Decoded):
+        if d.epoch is not None:
+            continue
         ins, del_, sub, ref = (d.errors.get(key, 0) for key in ("ins", "del", "sub", "ref"))
         found[d.split] = WordErrors(
             wer=d.wer, ins=ins, del_=del_, sub=sub, ref=ref, utterances=0, acoustic_scale=d.acoustic_scale

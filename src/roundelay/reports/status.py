@@ -276,7 +276,8 @@ def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
     """Return columns and a row for each host, where there are several."""
     hosts: list[HostSeen] = status.live.hosts if status.live is not None else []
     columns = ["host", "learners", "state", "last heard", "MB sent to it", "MB received"]
-    return columns if hosts else [], [
+    shown = any(host.rows for host in hosts)
+    rows: list[tuple[str, ...]] = [
         (
             host.name,
             ", ".join(map(str, host.ranks)),
@@ -284,6 +285,8 @@ def host_rows(status: Status) -> tuple[list[str], list[tuple[str, ...]]]:
             f"{seconds(host.heard_s)} ago",
             f"{host.sent_bytes / 1e6:,.1f}",
             f"{host.received_bytes / 1e6:,.1f}",
+            *([host.rows or MISSING] if shown else []),
         )
         for host in hosts
     ]
+    return [*columns, *(["rows go as"] if shown else [])] if hosts else [], rows

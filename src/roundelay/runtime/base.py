@@ -325,6 +325,7 @@ class Outcome:
     hosts_lost: tuple[HostGone, ...] = ()
     hosts_joined: tuple[HostBack, ...] = ()
     traffic: tuple[Traffic, ...] = ()
+    forms: Mapping[int, str] = field(default_factory=dict)  # of rows, in words, by the host they are exchanged with
     refused: int = 0  # connections from outside that were closed because of what came over them, since the start
     gathered: Gathered | None = None  # what came to gatherings, if any closed
     lanes: Mapping[int, list[Span]] = field(default_factory=dict)  # by rank, since the first span of all
@@ -444,6 +445,11 @@ class Runtime(ABC):
     @abstractmethod
     def centre(self) -> Tensor:
         """Return the centre row as it is, (P,), where the strategy has one."""
+
+    @property
+    def remark(self) -> str:
+        """Sentence for the beginning of a run; empty: there is nothing to say."""
+        return ""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,14 +1,22 @@
 """Trainings of a recipe among which scaling chooses and judges."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from roundelay.core.errors import UserError
 from roundelay.grids.axes import read_axes
 from roundelay.grids.cells import Cell, Configuration, Work
 from roundelay.grids.grid import Contenders, Tuning
 from roundelay.grids.trials import RATE, Trials
-from roundelay_speech.grids.cells import Directories
+from roundelay.reports.headline import counted_split
+from roundelay.runtime.base import LearnerDied
+from roundelay.runtime.hosts.control.agent import serve
+from roundelay.runtime.hosts.control.succession import LedByAnother
+from roundelay.runtime.launch.world import HostPlace
+from roundelay_speech.acoustic import make_job, make_terms
+from roundelay_speech.grids.cells import Directories, recipe_of
 from roundelay_speech.grids.grid import plan
 from roundelay_speech.grids.running import RecipeWork, check_data
 from roundelay_speech.recipes.recipe import load_recipe
@@ -27,9 +35,16 @@ class RecipeTrials(Trials):
 
     @classmethod
     def of(
-        cls, source: str, overrides: Sequence[str], contenders: Contenders, rates: Sequence[float], folder: Path
+        cls,
+        source: str,
+        overrides: Sequence[str],
+        contenders: Contenders,
+        rates: Sequence[float],
+        folder: Path,
+        wer: bool = False,
     ) -> "RecipeTrials":
-        """Return the trials of a recipe at these rates, or at those of `FACTORS`.
+        """Return the trials of a recipe at these rates, or at those of `FACTORS`; with `wer` those that judge are
+        decoded.
 
         Raises:
             UserError: as `plan`.
@@ -45,6 +60,7 @@ class RecipeTrials(Trials):
             seeds=grid.seeds,
             about=f"{grid.about_minibatch}{grid.about_time}",
             virtual=base.training.runtime == "sim",
+            decoded=counted_split(base.decode.splits) if wer else "",
             source=source,
             overrides=tuple(overrides),
             contenders=contenders,
@@ -58,7 +74,16 @@ class RecipeTrials(Trials):
 
     @property
     def work(self) -> Work:
-        return RecipeWork
+        return partial(RecipeWork, epochs_of=self.seeds if self.decoded else (), first=self.first)
+
+    def take_part(self, cell: Cell, place: HostPlace, asked: Callable[[], bool]) -> None:
+        recipe = recipe_of(cell)
+        cluster = make_job(recipe, None, place).cluster
+        terms = make_terms(recipe, cluster.strategy)
+        try:
+            serve(cluster, place, terms, lambda _: None, lambda: "SIGTERM" if asked() else "")
+        except (LearnerDied, LedByAnother) as error:
+            raise UserError(f"its learners ended: {error}") from error
 
     def check(self) -> None:
         wanted = replace(self.contenders, tune=[_tried(self.rates)])

@@ -462,6 +462,23 @@ def stragglers(environment: Mapping[str, str] = os.environ) -> list[str]:
     return [text for text in environment.get(STRAGGLERS, "").split(",") if text]
 
 
+def environment_at(place: HostPlace, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables of this host for learners that meet at the port of `place`, which may be another than that of
+    the environment."""
+    given, found = _Variables(environment), dict(environment)
+    found[given.name("MASTER_PORT")] = str(place.port)
+    if environment.get(LISTEN) and place.relay is None:
+        found[LISTEN] = place.listen[0]
+    return found
+
+
+def environment_alone(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables without those that make this host one of several."""
+    names = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+    ours = {OURS + name for name in names} | {PEERS, PLACES, LISTEN}
+    return {name: value for name, value in environment.items() if name not in names | ours}
+
+
 def launched(environment: Mapping[str, str] = os.environ) -> bool:
     """Return True if `torchrun`, or anything else that sets its variables, has started this process."""
     return _Variables(environment).text("WORLD_SIZE") is not None

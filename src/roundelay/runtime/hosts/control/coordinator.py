@@ -42,6 +42,7 @@ from roundelay.runtime.hosts.control.local_host import LocalHost
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import Mirrors
 from roundelay.runtime.hosts.control.peers import RemoteHost
+from roundelay.runtime.hosts.exchange.row_format import RowFormat
 from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.messages import Message
@@ -126,6 +127,7 @@ class MultiHostRuntime(Runtime):
         self._progress = HostProgress(2 * terms.patience_seconds)
         self._leading = False  # learners of this host are under way
         self._why = ""
+        self._row_format = RowFormat.of(terms, cluster.strategy.traits.paced_by_links)
         self._local = LocalHost(cluster, place, terms, self._lease_own)
         arrivals = PendingJoins(self._local.router, place, terms)
         try:
@@ -144,6 +146,10 @@ class MultiHostRuntime(Runtime):
             self._why = str(error) or type(error).__name__
             self.close()
             raise
+
+    @property
+    def remark(self) -> str:
+        return self._row_format.said()
 
     def divided(self, plan: EpochPlan) -> EpochPlan:
         return self._hosts.division.divided(plan)
@@ -183,6 +189,7 @@ class MultiHostRuntime(Runtime):
             hosts_joined=joined,
             refused=self._local.router.listener.rejected.all,
             traffic=(*self._hosts.traffic.since(), *(one for other in others for one in other.traffic)),
+            forms=self._hosts.forms(),
         )
 
     def _part(self, plan: SegmentPlan, watch: Watch) -> None:

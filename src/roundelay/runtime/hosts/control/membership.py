@@ -9,7 +9,7 @@ coordinator calls a few times a second from its main thread, so that nothing cha
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
@@ -275,9 +275,13 @@ class HostMembership:
             yield remote.host, remote.monitored.link.sent_bytes, remote.monitored.link.received_bytes, 0.0
         yield from self._links.readings()
 
+    def forms(self) -> Mapping[int, str]:
+        """Return the form of rows that learners here exchange with each host, in words."""
+        return self._links.endpoint.forms()
+
     def seen(self) -> tuple[HostSeen, ...]:
         """Return every host as it looks from here, this one first."""
-        traffic = self.traffic.bytes()
+        traffic, forms = self.traffic.bytes(), self.forms()
         found = [HostSeen(name=self._listener.address[0], ranks=list(self._place.ranks))]
         now = wall_clock()
         for host, remote in sorted(self._remotes.items()):
@@ -290,6 +294,7 @@ class HostMembership:
                     heard_s=round(now - remote.monitored.heard, 3),
                     sent_bytes=sent,
                     received_bytes=received,
+                    rows=forms.get(host, ""),
                 )
             )
         return tuple(found)

@@ -122,6 +122,14 @@ class ExchangeClient:
         """Return traffic by host, all learners together."""
         return LinkTraffic.summed(channel.traffic() for channel in self.channels.values())
 
+    def forms(self) -> dict[int, str]:
+        """Return the form of rows on the link to each host that rows were exchanged with, in words: that of the first
+        learner here which has one."""
+        found: dict[int, str] = {}
+        for channel in self.channels.values():
+            found = {**channel.forms(), **found}
+        return found
+
     def close(self) -> None:
         """Close: requests under way come to nothing. Safe to call twice."""
         self.network.closing = True
@@ -234,6 +242,10 @@ class LearnerChannel:
         if host not in self._forms:
             self._forms[host] = LinkForm(self._client.row_format, self._client.layout.parameters)
         return self._forms[host]
+
+    def forms(self) -> dict[int, str]:
+        """Return the form of rows by host, in words; from any thread."""
+        return {host: form.said() for host, form in list(self._forms.items())}
 
     def _carry(self, number: int, terms: ExchangeTerms, private: Sequence[Tensor] = ()) -> int | None:
         """Exchange with a row of higher rank, or with the centre."""

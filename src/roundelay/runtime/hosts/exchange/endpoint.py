@@ -97,6 +97,10 @@ class ExchangeEndpoint:
             for host, traffic in side.traffic().items() if side is not None else ():
                 yield host, traffic.sent_bytes, traffic.received_bytes, traffic.waited_s
 
+    def forms(self) -> Mapping[int, str]:
+        """Return the form of rows on the link to each host, in words."""
+        return {} if self._client is None else self._client.forms()
+
     def close(self) -> None:
         """Close: requests under way come to nothing. Safe to call twice."""
         if self._client is not None:

@@ -9,6 +9,7 @@ Seconds are those from the request to the change of the asker's row: what other 
 make of a link counts as the link.
 """
 
+from collections.abc import Callable
 from typing import Final, final
 
 from roundelay.core.codec import Codec
@@ -45,6 +46,12 @@ class LinkForm:
         form = RowFormat(self._wire, self._fragments)
         return form.fragment(self._parameters, self._turn), form.codec
 
+    def said(self) -> str:
+        """Return the form in words, with the seconds that an exchange takes lately."""
+        parts = "whole" if self._fragments == 1 else f"in {self._fragments} parts"
+        took = f", {self._seconds / self._fragments:.2g} s an exchange" if self._seconds else ""
+        return f"{self._wire}, {parts}{took}"
+
     def took(self, seconds: float) -> None:
         """Note that the exchange of the fragment that was next has been made, and took so long."""
         self._turn += 1
@@ -60,3 +67,20 @@ class LinkForm:
                 self._fragments *= 2
             if self._seconds < SHORT * self._fragments / 4 and self._fragments > 1:
                 self._fragments //= 2
+
+
+SETTLED: Final = 60
+"""Exchanges after which a form has settled on a link that stays as it is."""
+
+
+def settled(row_format: RowFormat, parameters: int, seconds_of: Callable[[int], float]) -> LinkForm:
+    """Return the form that rows of so many parameters come to have on a link.
+
+    Args:
+        seconds_of: an exchange in which so many bytes go each way.
+    """
+    form = LinkForm(row_format, parameters)
+    for _ in range(SETTLED):
+        fragment, codec = form.next()
+        form.took(seconds_of(codec.bytes_of(fragment.size)))
+    return form

@@ -61,6 +61,17 @@ class RowFormat:
         """The codec called `wire`."""
         return CODECS[self.wire]
 
+    def said(self) -> str:
+        """Return a sentence on it, for the beginning of a run; empty where a run has said both itself."""
+        if AUTO not in (self.wire, self.fragments):
+            return ""
+        wire = "bf16, in int8 where a link is slow" if self.wire == AUTO else self.wire
+        parts = "in as many parts as keep exchanges short" if self.fragments == AUTO else f"in {self.fragments} parts"
+        return (
+            f"rows between hosts go in {wire}, {parts}, by what each link is found to bear; `roundelay status` shows "
+            "what that is"
+        )
+
     def fragment(self, parameters: int, turn: int) -> "Fragment":
         """Return the chunks that exchange number `turn` carries. Every cycle through the row begins one fragment
         further on, so that no fragment always meets the same neighbour."""

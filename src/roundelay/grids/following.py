@@ -1,0 +1,27 @@
+"""A virtual host of `roundelay scaling --hosts`: does what the first host says, asked for on the standard input."""
+
+import json
+import sys
+from pathlib import Path
+
+from roundelay.core.errors import UserError
+from roundelay.core.progress import Silent
+from roundelay.grids.scaling import WantedWays, scale
+from roundelay.job import Interrupt
+
+
+def main() -> int:
+    """Follow the first host to the end; the exit status."""
+    told = json.load(sys.stdin)
+    wanted = WantedWays(**told["wanted"])
+    try:
+        folder = Path(told["folder"]) if told["folder"] else None
+        scale(told["source"], told["given"], wanted, folder, Silent(), lambda _: None, Interrupt())
+    except UserError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
