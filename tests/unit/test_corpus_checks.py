@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,7 +36,7 @@ def source(tmp_path: Path) -> Path:
     return kaldi_corpus(tmp_path / "source", SPLITS)
 
 
-def prepare(source: Path, **options: object) -> Corpus:
+def prepare(source: Path, **options: Any) -> Corpus:
     return prepared(source, source.parent / "data", workers=1, **options)
 
 
