@@ -99,7 +99,7 @@ class Examined:
 
     Attributes:
         places: where each of them was found; empty, if there is too little sound for all of them.
-        measures: (words, 4) what speaks for each, see `MEASURES`; None where the model does not say.
+        measures: (words, M) what speaks for each, see `measured`; None where the model does not say.
     """
 
     transcript: Transcript
@@ -324,7 +324,7 @@ class Model:
         return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
 
     def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
-        """Return (words, 4) of `MEASURES`; None where the model does not know what they mean."""
+        """Return (words, M) of `measured`; None where the model does not know what they mean."""
         if (evidence := self.evidence) is None:
             return None
         heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
