@@ -93,6 +93,8 @@ def test_confidences_by_hand() -> None:
     row = [-1.0, -1, -1, -1, -0.5, 3, -0.4]
     total = 0.5 * log_odds(0.8) + 0.25 * (5.5 - 2.0) - 0.25 + 0.3 - 0.08 - 1
     assert sure(evidence, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total)))]
+    floored = replace(evidence, floors=(-9.0, -9.0, -0.2, 1.0, -9.0))
+    assert sure(floored, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total - 0.5 * 0.3)))]
     earlier = replace(EVIDENCE, confidence=(0.5, 0.25, -1.0))
     total = 0.5 * log_odds(0.8) + 0.25 * (5.5 - 2.0) - 1
     assert sure(earlier, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total)))]

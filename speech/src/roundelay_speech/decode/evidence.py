@@ -23,7 +23,8 @@ The confidence c of a word that stays becomes
     n    its phones
     Q    support of all phones of the piece: where the others are doubtful this one is
 
-fitted likewise to words of held-out speech that were right or wrong. No a is below 0.
+fitted likewise to words of held-out speech that were right or wrong. No a is below 0, and none of what they weigh
+counts as lower than of any of the right words: how wrong a word is beyond that, in strange sound, was never seen.
 
 Legend: T frames, S columns, B bands, M measures.
 """
@@ -90,6 +91,7 @@ class Evidence:
         least_likeness: nor was one that is less like speech than this.
         confidence: a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version
             packed it.
+        floors: what a_1 to a_5 weigh is this at least; empty where an earlier version packed it.
         noise: what `likeness` is measured against; None where an earlier version packed it.
     """
 
@@ -102,16 +104,26 @@ class Evidence:
     least_likeness: float
     confidence: tuple[float, ...] = (1.0, 0.0, 0.0)
     noise: Likeness | None = None
+    floors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
         sizes = {len(self.usual), len(self.weights)}
         width = {len(row) for one in mixtures for row in (*one.means, *one.variances)}
-        numbers = [*self.usual, *self.weights, self.offset, self.least, self.least_likeness, *self.confidence]
+        numbers = [
+            *self.usual,
+            *self.weights,
+            self.offset,
+            self.least,
+            self.least_likeness,
+            *self.confidence,
+            *self.floors,
+        ]
         numbers += [value for one in mixtures for row in (one.weights, *one.means, *one.variances) for value in row]
         whole = (
             sizes == {len(MEASURES)}
             and len(self.confidence) in (3, 3 + len(OF_CONFIDENCE))
+            and len(self.floors) in (0, len(self.confidence) - 1)
             and len(width) == 1
             and all(len(one.means) == len(one.variances) == len(one.weights) for one in mixtures)
         )
@@ -152,6 +164,7 @@ class Evidence:
             return ()
         *weights, offset = self.confidence
         signs = self.signs([word.confidence for word in timed], measures)[:, : len(weights)]
+        signs = np.maximum(signs, self.floors or -np.inf)
         sure = 1 / (1 + np.exp(-np.clip(signs @ np.array(weights) + offset, -_FAR, _FAR)))
         return tuple(
             word if word.confidence is None else replace(word, confidence=one)

@@ -88,7 +88,7 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
     if min(int(right.sum()), len(noise_measures)) >= _LEAST_WORDS:
         evidence = _told_apart(blank, measures[right, : len(MEASURES)], noise_measures[:, : len(MEASURES)])
     if sure and len(right) >= _LEAST_WORDS:
-        evidence = replace(evidence, confidence=_map(evidence.signs(sure, measures), right))
+        evidence = _made_true(evidence, evidence.signs(sure, measures), right)
     return evidence
 
 
@@ -185,10 +185,16 @@ def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
     )
 
 
-def _map(signs: Float64, right: Bools) -> tuple[float, ...]:
-    """Return weights and offset of the map that makes confidences true."""
-    weights, offset = _rising(signs, right, penalty=_FEW_WRONG)
-    return (*weights.tolist(), offset) if weights[0] > 0 else (1.0, 0.0, 0.0)
+def _made_true(evidence: Evidence, signs: Float64, right: Bools) -> Evidence:
+    """Return evidence with the map that makes confidences true; as it is, where that would fall as the search's own
+    rise, or no word is right."""
+    if not right.any():
+        return evidence
+    floors = signs[right].min(0)
+    weights, offset = _rising(np.maximum(signs, floors), right, penalty=_FEW_WRONG)
+    if weights[0] <= 0:
+        return evidence
+    return replace(evidence, confidence=(*weights.tolist(), offset), floors=tuple(floors.tolist()))
 
 
 def _rising(
