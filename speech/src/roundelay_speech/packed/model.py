@@ -267,6 +267,19 @@ class Model:
             found.append(found[same[0]] if same else hearing.filterbanks(samples, self.sample_rate))
         return PieceFeatures(tuple(found))
 
+    def widened(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> list[PieceFeatures]:
+        """Return features of one speaker's pieces, recorded at a lower rate than the model's, with the bands that they
+        lack (upper.py).
+
+        Args:
+            exact: see `statistics`.
+        """
+        by_network = [
+            hearing.widened([piece.of_network[number] for piece in pieces], exact)
+            for number, hearing in enumerate(self.hearings)
+        ]
+        return [PieceFeatures(some) for some in zip(*by_network, strict=True)]
+
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Return statistics of the one speaker of all these pieces.
 
@@ -410,13 +423,14 @@ class Model:
             progress: advanced by every piece.
             times: give words times and confidences, which takes as long as the search again.
             exact: see `statistics`.
-            narrow: names of recordings that lack what the model hears: evidence that words were said is none there.
+            narrow: names of recordings that lack what the model hears: it is told by what they have, and evidence that
+                words were said is none there.
             asked: alternatives, and words to favour.
 
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
-        heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
+        heard = ((name, *self._known(name, pieces, exact, narrow=name in narrow)) for name, pieces in recordings)
         yield from self.recognise_features(
             heard,
             workers,
@@ -457,11 +471,15 @@ class Model:
                 yield from _whole(waiting, done)
         yield from _whole(waiting, done)
 
-    def _known(self, name: str, pieces: Sequence[Float32], exact: bool) -> tuple[list[PieceFeatures], Statistics]:
+    def _known(
+        self, name: str, pieces: Sequence[Float32], exact: bool, *, narrow: bool
+    ) -> tuple[list[PieceFeatures], Statistics]:
         try:
             features = [self.features(piece) for piece in pieces]
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
+        if narrow:
+            features = self.widened(features, exact=exact)
         return features, self.statistics(features, exact=exact)
 
 
