@@ -50,7 +50,7 @@ Bools = npt.NDArray[np.bool_]
 
 MEASURES = ("support", "likeness", "support around", "likeness around")
 OF_CONFIDENCE = ("support of phones", "phones", "support of all phones")
-"""What confidences have beside them; `measured` gives it after `MEASURES`."""
+"""Measures beside confidences; `measured` gives them after `MEASURES`."""
 _LIKENESS = MEASURES.index("likeness")
 USUAL_LONGEST = 0.8
 """Seconds that no phone lasts, where nothing was learnt about it."""
@@ -150,7 +150,7 @@ class Evidence:
         return found
 
     def signs(self, confidences: Sequence[float | None], measures: Float64) -> Float64:
-        """Return (words, 5): what a_1 to a_5 are the weights of."""
+        """Return (words, 5), the numbers that a_1 to a_5 weigh."""
         own = np.array([log_odds(one or 0.0) for one in confidences])
         return np.column_stack([own, self.sums(measures) - self.least, measures[:, len(MEASURES) :]])
 
@@ -247,7 +247,7 @@ def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64,
 
 
 def _of_phones(words: Sequence[FoundWord], posteriors: Float32) -> Float64:
-    """Return (words, 3) of `OF_CONFIDENCE`; a word whose phones are not known counts as one."""
+    """Return (words, 3) of `OF_CONFIDENCE`, a word without known phones as one."""
     found = np.empty((len(words), len(OF_CONFIDENCE)))
     for word, row in zip(words, found, strict=True):
         lasting = np.array([rows for _, rows in word.phones] or [len(word.rows)])

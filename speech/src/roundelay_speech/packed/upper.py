@@ -38,12 +38,14 @@ def fitted(speech: Iterable[tuple[Float32, Float32, Float32]], lower: int, upper
         lower, upper: first columns of the features that are lower bands, and upper ones after them.
     """
     width = (2 * _AROUND + 1) * lower + 1
-    square, cross, frames = _RIDGE * np.eye(width), np.zeros((width, upper)), 0
+    square: Float64 = _RIDGE * np.eye(width)
+    cross: Float64 = np.zeros((width, upper))
+    frames = 0
     for features, mean, std in speech:
         scaled = ((features - mean) / std)[:, : lower + upper]
         around = _around(scaled[:, :lower])
         square += around.T @ around
-        cross += around.T @ scaled[:, lower:]
+        cross += around.T @ scaled[:, lower:].astype(np.float64)
         if (frames := frames + len(features)) >= FRAMES_FITTED:
             break
     found: Float64 = np.linalg.solve(square, cross).T
