@@ -51,7 +51,7 @@ def test_measures_are_means_of_a_word_and_of_those_around_it() -> None:
 
 
 def test_every_phone_counts_the_same_beside_confidences() -> None:
-    """However short it is; a word whose phones are not known counts as one."""
+    """Short ones too; a word whose phones are not known counts as one."""
     posteriors = np.zeros((20, 1), np.float32)
     posteriors[8:10], posteriors[10:] = -4.0, -1.0
     words = [replace(found(0, 10, 0), phones=(("A", 8), ("B", 2))), found(10, 20, 0)]
