@@ -1,5 +1,6 @@
 """Words that were said are told from those that a search finds in noise."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -41,12 +42,21 @@ def test_measures_are_means_of_a_word_and_of_those_around_it() -> None:
     half = np.log(0.5)
     together = (10 * half + 20 * 2 * half) / 30
     np.testing.assert_allclose(
-        measured(words, posteriors, likeness, 0.01),
+        measured(words, posteriors, likeness, 0.01)[:, :4],
         [[half, -10, together, -10], [2 * half, -10, together, -10], [3 * half, -40, 3 * half, -40]],
         rtol=1e-6,
     )
     apart = measured(words, posteriors, likeness, 0.1)  # as many frames are ten times as long
-    np.testing.assert_allclose(apart[:, 2:], apart[:, :2])
+    np.testing.assert_allclose(apart[:, 2:4], apart[:, :2])
+
+
+def test_every_phone_counts_the_same_beside_confidences() -> None:
+    """Short ones too; a word whose phones are not known counts as one."""
+    posteriors = np.zeros((20, 1), np.float32)
+    posteriors[8:10], posteriors[10:] = -4.0, -1.0
+    words = [replace(found(0, 10, 0), phones=(("A", 8), ("B", 2))), found(10, 20, 0)]
+    measures = measured(words, posteriors, np.zeros(20), 0.01)
+    np.testing.assert_allclose(measures[:, 4:], [[-2, 2, -5 / 3], [-1, 1, -5 / 3]])
 
 
 def test_what_is_believed() -> None:
@@ -59,16 +69,35 @@ def test_what_is_believed() -> None:
     assert EVIDENCE.believed(cases - 1).tolist() == [True, False, False, False]
 
 
-def test_confidences_rise_with_the_search_s_and_with_evidence() -> None:
-    rising = [EVIDENCE.sure(c, 5.0) for c in (0.0, 0.1, 0.5, 0.9, 0.999, 1.0)]
-    assert rising == sorted(rising)
+def sure(evidence: Evidence, confidences: Sequence[float | None], measures: list[list[float]]) -> list[float]:
+    """Confidences of words, made true."""
+    words = tuple(TimedWord("A", 0.0, 0.2, one) for one in confidences)
+    return [word.confidence for word in evidence.made_true(words, np.array(measures))]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("weights", [(0.5, 0.25, -1.0), (0.5, 0.25, 0.5, 0.1, 0.2, -1.0)], ids=["earlier", "today"])
+def test_confidences_rise_with_the_search_s_and_with_evidence(weights: tuple[float, ...]) -> None:
+    evidence, row = replace(EVIDENCE, confidence=weights), [-2.0, -1, -1, -1, -0.5, 3, -0.4]
+    rising = sure(evidence, [0.0, 0.1, 0.5, 0.9, 0.999], [row] * 5)
+    assert rising == sorted(set(rising), key=float)
     assert 0 < rising[0] < rising[-1] < 1
-    assert EVIDENCE.sure(0.9, 3.0) < EVIDENCE.sure(0.9, 5.0)
-    assert EVIDENCE.sure(0.8, 2.0) == pytest.approx(1 / (1 + np.exp(1 - 0.5 * log_odds(0.8))))
-    words = (TimedWord("A", 0.0, 0.2, 0.8), TimedWord("B", 0.2, 0.2))
-    true = EVIDENCE.made_true(words, np.full((2, 4), -1.0))
-    assert [word.confidence for word in true] == [pytest.approx(EVIDENCE.sure(0.8, 5.5)), None]
-    assert EVIDENCE.made_true((), np.full((2, 4), -1.0)) == ()
+    counted = (0,) if len(weights) == 3 else (0, 4, 5, 6)
+    more = [[value + (n == place) for n, value in enumerate(row)] for place in counted]
+    assert all(one > rising[3] for one in sure(evidence, [0.9] * len(more), more))
+    assert sure(evidence, [0.8, None], [row, row])[1] is None
+    assert sure(evidence, [], []) == []
+
+
+def test_confidences_by_hand() -> None:
+    evidence = replace(EVIDENCE, confidence=(0.5, 0.25, 0.5, 0.1, 0.2, -1.0))
+    row = [-1.0, -1, -1, -1, -0.5, 3, -0.4]
+    total = 0.5 * log_odds(0.8) + 0.25 * (5.5 - 2.0) - 0.25 + 0.3 - 0.08 - 1
+    assert sure(evidence, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total)))]
+    floored = replace(evidence, floors=(-9.0, -9.0, -0.2, 1.0, -9.0))
+    assert sure(floored, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total - 0.5 * 0.3)))]
+    earlier = replace(EVIDENCE, confidence=(0.5, 0.25, -1.0))
+    total = 0.5 * log_odds(0.8) + 0.25 * (5.5 - 2.0) - 1
+    assert sure(earlier, [0.8], [row]) == [pytest.approx(1 / (1 + np.exp(-total)))]
 
 
 def test_phones_that_last_impossibly_long() -> None:

@@ -70,9 +70,7 @@ def add_described(command: Command, run: object, text: str, **named: Any) -> arg
         if isinstance(default := found.get("default"), str):
             found["help"] += f" (default: {default})" if default and "(default:" not in explained else ""
             make = found.get("type", str)
-            make = (
-                arguments.whole if make is arguments.count else make
-            )  # 0 may be a default
+            make = arguments.whole if make is arguments.count else make  # 0 may be a default
             found["default"] = list(map(make, default.split(","))) if found.get("nargs") else make(default)
         sub.add_argument(*names.split(","), **found)
     return sub

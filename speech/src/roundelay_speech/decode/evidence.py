@@ -15,10 +15,18 @@ is fitted at packing (logistic regression) to tell words that were said in held-
 noise, and is too low below `least`. Beside this a word's likeness is not far below that of any that was said, and no
 phone lasts much longer than any did in training.
 
-The confidence c of a word that stays becomes 1 / (1 + exp(-z)), z = a ln(c / (1 - c)) + e (sum - least) + d, fitted
-likewise to words of held-out speech that were right or wrong, in a form in which it never falls when c rises.
+The confidence c of a word that stays becomes
 
-Legend: T frames, S columns, B bands.
+    1 / (1 + exp(-z)),    z = a_1 ln(c / (1 - c)) + a_2 (sum - least) + a_3 q + a_4 n + a_5 Q + d
+
+    q    support of the word's phones, each of which counts the same: a wrong phone shows however short it is
+    n    its phones
+    Q    support of all phones of the piece: where the others are doubtful this one is
+
+fitted likewise to words of held-out speech that were right or wrong. No a is below 0, and none of what they weigh
+counts as lower than of any of the right words: how wrong a word is beyond that, in strange sound, was never seen.
+
+Legend: T frames, S columns, B bands, M measures.
 """
 
 import math
@@ -41,6 +49,8 @@ Float64 = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 MEASURES = ("support", "likeness", "support around", "likeness around")
+OF_CONFIDENCE = ("support of phones", "phones", "support of all phones")
+"""Measures beside confidences; `measured` gives them after `MEASURES`."""
 _LIKENESS = MEASURES.index("likeness")
 USUAL_LONGEST = 0.8
 """Seconds that no phone lasts, where nothing was learnt about it."""
@@ -50,6 +60,7 @@ _MOST_FRAMES = 60_000  # that the mixture is estimated of
 _LONGEST, _RARE, _LONGER = 0.999, 0.995, 1.5
 _MOST_LIKE = 20.0  # nats that a frame may say for speech, or for noise
 _SURE = 1e-4  # confidences are this far from 0 and 1 at least
+_FAR = 30.0  # log odds of a confidence that is all but 0 or 1
 
 
 @dataclass(frozen=True)
@@ -82,17 +93,30 @@ class Evidence:
     offset: float  # added to the weighted sum
     least: float  # a word whose sum is below it was not said
     least_likeness: float  # nor was one that is less like speech than this
-    confidence: tuple[float, float, float] = (1.0, 0.0, 0.0)  # a, e and d of the line that makes confidences true
+    confidence: tuple[float, ...] = (1.0, 0.0, 0.0)
+    """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version packed it."""
     noise: Likeness | None = None  # what `likeness` is measured against; None where an earlier version packed it
+    floors: tuple[float, ...] = ()
+    """What a_1 to a_5 weigh is this at least; empty where an earlier version packed it."""
 
     def __post_init__(self) -> None:
         mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]
         sizes = {len(self.usual), len(self.weights)}
         width = {len(row) for one in mixtures for row in (*one.means, *one.variances)}
-        numbers = [*self.usual, *self.weights, self.offset, self.least, self.least_likeness, *self.confidence]
+        numbers = [
+            *self.usual,
+            *self.weights,
+            self.offset,
+            self.least,
+            self.least_likeness,
+            *self.confidence,
+            *self.floors,
+        ]
         numbers += [value for one in mixtures for row in (one.weights, *one.means, *one.variances) for value in row]
         whole = (
             sizes == {len(MEASURES)}
+            and len(self.confidence) in (3, 3 + len(OF_CONFIDENCE))
+            and len(self.floors) in (0, len(self.confidence) - 1)
             and len(width) == 1
             and all(len(one.means) == len(one.variances) == len(one.weights) for one in mixtures)
         )
@@ -108,8 +132,9 @@ class Evidence:
         return found
 
     def sums(self, measures: Float64) -> Float64:
-        """Return the weighted sums of (words, 4) measures."""
-        found: Float64 = self.offset + np.minimum(measures, self.usual) @ np.array(self.weights)
+        """Return the weighted sums of (words, M) measures."""
+        told = measures[:, : len(MEASURES)]
+        found: Float64 = self.offset + np.minimum(told, self.usual) @ np.array(self.weights)
         return found
 
     def believed(self, measures: Float64) -> Bools:
@@ -117,16 +142,26 @@ class Evidence:
         found: Bools = (self.sums(measures) >= self.least) & (measures[:, _LIKENESS] >= self.least_likeness)
         return found
 
-    def sure(self, confidence: float, total: float) -> float:
-        """Return the confidence of a word with this weighted sum, made true."""
-        slope, evident, offset = self.confidence
-        return 1 / (1 + math.exp(-(slope * log_odds(confidence) + evident * (total - self.least) + offset)))
+    def signs(self, confidences: Sequence[float | None], measures: Float64) -> Float64:
+        """Return (words, 5), the numbers that a_1 to a_5 weigh."""
+        own = np.array([log_odds(one or 0.0) for one in confidences])
+        return np.column_stack([own, self.sums(measures) - self.least, measures[:, len(MEASURES) :]])
 
     def made_true(self, timed: Sequence[TimedWord], measures: Float64) -> tuple[TimedWord, ...]:
-        """Return words with their confidences made true, those that have any."""
+        """Return words with their confidences made true, those that have any.
+
+        Args:
+            measures: (words, M) of `measured`.
+        """
+        if not timed:
+            return ()
+        *weights, offset = self.confidence
+        signs = self.signs([word.confidence for word in timed], measures)[:, : len(weights)]
+        signs = np.maximum(signs, self.floors or -np.inf)
+        sure = 1 / (1 + np.exp(-np.clip(signs @ np.array(weights) + offset, -_FAR, _FAR)))
         return tuple(
-            word if word.confidence is None else replace(word, confidence=self.sure(word.confidence, total))
-            for word, total in zip(timed, self.sums(measures).tolist(), strict=bool(timed))
+            word if word.confidence is None else replace(word, confidence=one)
+            for word, one in zip(timed, sure.tolist(), strict=True)
         )
 
 
@@ -177,10 +212,10 @@ def longest_phones(alignment: Alignment, frame_seconds: float) -> dict[str, floa
 
 
 def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64, frame_seconds: float) -> Float64:
-    """Return (words, 4) measures.
+    """Return (words, M) of `MEASURES` and `OF_CONFIDENCE`.
 
     Args:
-        words: in order.
+        words: in order; of one piece.
         posteriors: (T, S) log p(s | x).
         likeness: (T,) of `Evidence.likenesses`.
         frame_seconds: from one row to the next.
@@ -196,7 +231,18 @@ def measured(words: Sequence[FoundWord], posteriors: Float32, likeness: Float64,
             continue
         around[first:last] = np.average(own[first:last], axis=0, weights=frames[first:last])
         first = last
-    return np.concatenate([own, around], axis=1)
+    return np.concatenate([own, around, _of_phones(words, posteriors)], axis=1)
+
+
+def _of_phones(words: Sequence[FoundWord], posteriors: Float32) -> Float64:
+    """Return (words, 3) of `OF_CONFIDENCE`, a word without known phones as one."""
+    found = np.empty((len(words), len(OF_CONFIDENCE)))
+    for word, row in zip(words, found, strict=True):
+        lasting = np.array([rows for _, rows in word.phones] or [len(word.rows)])
+        by_phone = np.add.reduceat(posteriors[word.rows, word.path], np.cumsum(lasting) - lasting) / lasting
+        row[:2] = by_phone.mean(), len(lasting)
+    found[:, 2] = np.average(found[:, 0], weights=found[:, 1])
+    return found
 
 
 def log_odds(confidence: float) -> float:

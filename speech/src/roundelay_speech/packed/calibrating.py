@@ -15,10 +15,10 @@ from roundelay.core.streams import stream
 from roundelay_speech.audio.noises import NOISES, STEADY, noise
 from roundelay_speech.decode.evidence import (
     MEASURES,
+    OF_CONFIDENCE,
     Evidence,
     Likeness,
     cepstra,
-    log_odds,
     mixture_of,
 )
 from roundelay_speech.packed.hearing import PieceFeatures
@@ -41,6 +41,7 @@ _ENOUGH_WORDS = 400  # of them, without which that is not known
 _TAIL = 5.0  # standard deviations
 _ANYTHING = -1e9  # log-likelihood below that of anything
 _RIDGE = 1e-3
+_FEW_WRONG = 1e-2  # the same where some thirty wrong words say what wrong words are like
 _ON_LEVEL = 0.25  # of the way from the quiet to the loud frames of an utterance, speech begins
 
 
@@ -72,15 +73,15 @@ def calibrated(model: Model, speech: CalibrationSpeech, progress: Progress) -> E
     heard = [*_speech(asking, speech, progress)]
     noisy = [one.measures for one in _noise(asking, progress) if one.measures is not None]
     progress.finish()
-    measures = np.concatenate([np.zeros((0, len(MEASURES))), *(one for one, _, _ in heard)])
+    none = np.zeros((0, len(MEASURES) + len(OF_CONFIDENCE)))
+    measures, noise_measures = np.concatenate([none, *(one for one, _, _ in heard)]), np.concatenate([none, *noisy])
     right = np.concatenate([np.zeros(0, bool), *(one for _, one, _ in heard)])
-    sure = np.concatenate([np.zeros(0), *(one for _, _, one in heard)])
-    noise_measures = np.concatenate([np.zeros((0, len(MEASURES))), *noisy])
+    sure = [confidence for _, _, some in heard for confidence in some]
     evidence = blank
     if min(int(right.sum()), len(noise_measures)) >= _LEAST_WORDS:
-        evidence = _told_apart(blank, measures[right], noise_measures)
-    if len(sure) and len(right) >= _LEAST_WORDS:
-        evidence = replace(evidence, confidence=_line(evidence, measures, right, sure))
+        evidence = _told_apart(blank, measures[right, : len(MEASURES)], noise_measures[:, : len(MEASURES)])
+    if sure and len(right) >= _LEAST_WORDS:
+        evidence = _made_true(evidence, evidence.signs(sure, measures), right)
     return evidence
 
 
@@ -131,9 +132,10 @@ def _noise_likeness(model: Model) -> Likeness:
     return mixture_of(np.concatenate(found), stream(0, "noise evidence"))
 
 
-def _speech(model: Model, speech: CalibrationSpeech, progress: Progress) -> Iterator[tuple[Float64, Bools, Float64]]:
-    """Return measures of the words found in each utterance, whether they are right, and log odds of confidences, if
-    any."""
+def _speech(
+    model: Model, speech: CalibrationSpeech, progress: Progress
+) -> Iterator[tuple[Float64, Bools, list[float | None]]]:
+    """Return measures of the words found in each utterance, whether they are right, and their confidences, if any."""
     for features, said in speech.held_out:
         heard = features()
         found = model.examined(heard, model.statistics([heard]))
@@ -142,7 +144,7 @@ def _speech(model: Model, speech: CalibrationSpeech, progress: Progress) -> Iter
             continue
         pairs = align_words(list(said), list(found.transcript.words))
         right = np.array([ours == theirs for ours, theirs in pairs if theirs is not None])
-        yield found.measures, right, np.array([log_odds(word.confidence or 0.0) for word in found.transcript.timed])
+        yield found.measures, right, [word.confidence for word in found.transcript.timed]
 
 
 def _noise(model: Model, progress: Progress) -> Iterator[Examined]:
@@ -161,15 +163,8 @@ def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
     usual = np.median(said, axis=0)
     cases = np.minimum(np.concatenate([said, noisy]), usual)
     answers = np.repeat([True, False], [len(said), len(noisy)])
-    used = np.arange(len(MEASURES))
-    while True:
-        weights, offset = logistic(cases[:, used], answers, balanced=True)
-        if (weights >= 0).all() or not len(used):
-            break
-        used = used[weights > 0]  # more of a measure never speaks against a word
-    every = np.zeros(len(MEASURES))
-    every[used] = weights
-    found = replace(blank, usual=tuple(usual.tolist()), weights=tuple(every.tolist()), offset=offset)
+    weights, offset = _rising(cases, answers, balanced=True)
+    found = replace(blank, usual=tuple(usual.tolist()), weights=tuple(weights.tolist()), offset=offset)
     sums, likeness = found.sums(said), said[:, MEASURES.index("likeness")]
     beyond = float(np.quantile(found.sums(noisy), 0.999))
     # The lowest of few words is not as low as that of many: its tail is taken for exponential.
@@ -183,36 +178,57 @@ def _told_apart(blank: Evidence, said: Float64, noisy: Float64) -> Evidence:
     )
 
 
-def _line(evidence: Evidence, measures: Float64, right: Bools, sure: Float64) -> tuple[float, float, float]:
-    """Return a, e and d of the line that makes confidences true: none of a and e below 0."""
-    cases = np.stack([sure, evidence.sums(measures) - evidence.least], axis=1)
-    (slope, evident), offset = logistic(cases, right)
-    if evident < 0 or slope < 0:
-        (slope,), offset = logistic(cases[:, :1], right)
-        evident = 0.0
-    return (float(slope), float(evident), float(offset)) if slope > 0 else (1.0, 0.0, 0.0)
+def _made_true(evidence: Evidence, signs: Float64, right: Bools) -> Evidence:
+    """Return evidence with the map that makes confidences true; as it is, where that would fall as the search's own
+    rise, or no word is right."""
+    if not right.any():
+        return evidence
+    floors = signs[right].min(0)
+    weights, offset = _rising(np.maximum(signs, floors), right, penalty=_FEW_WRONG)
+    if weights[0] <= 0:
+        return evidence
+    return replace(evidence, confidence=(*weights.tolist(), offset), floors=tuple(floors.tolist()))
 
 
-def logistic(cases: Float64, answers: Bools, *, balanced: bool = False) -> tuple[Float64, float]:
+def _rising(
+    cases: Float64, answers: Bools, *, balanced: bool = False, penalty: float = _RIDGE
+) -> tuple[Float64, float]:
+    """Return weights and offset of a `logistic` regression without weights below 0: more of a measure never speaks
+    against a word."""
+    used = np.arange(cases.shape[1])
+    while True:
+        weights, offset = logistic(cases[:, used], answers, balanced=balanced, penalty=penalty)
+        if (weights >= 0).all() or not len(used):
+            break
+        used = used[weights > 0]
+    every = np.zeros(cases.shape[1])
+    every[used] = weights
+    return every, offset
+
+
+def logistic(
+    cases: Float64, answers: Bools, *, balanced: bool = False, penalty: float = _RIDGE
+) -> tuple[Float64, float]:
     """Return weights and offset of a logistic regression, by Newton's method, with a small penalty on weights.
 
     Args:
         cases: (N, D).
         answers: (N,).
         balanced: answers of both kinds count the same together.
+        penalty: on half the squared weights of measures brought to a standard deviation of 1, beside the mean loss.
     """
     mean, std = cases.mean(0), cases.std(0) + 1e-9
     design = np.concatenate([(cases - mean) / std, np.ones((len(cases), 1))], axis=1)
     count = np.full(len(cases), 1 / len(cases))
     if balanced:
         count = np.where(answers, 1 / max(1, answers.sum()), 1 / max(1, (~answers).sum()))
-    penalty = _RIDGE * np.eye(design.shape[1])
-    penalty[-1, -1] = 1e-9
+    ridge = penalty * np.eye(design.shape[1])
+    ridge[-1, -1] = 1e-9
     found = np.zeros(design.shape[1])
     for _ in range(50):
         chance = 1 / (1 + np.exp(-np.clip(design @ found, -30, 30)))
-        slope = design.T @ (count * (chance - answers)) + penalty @ found
-        curve = (design * (count * chance * (1 - chance))[:, None]).T @ design + penalty
+        slope = design.T @ (count * (chance - answers)) + ridge @ found
+        curve = (design * (count * chance * (1 - chance))[:, None]).T @ design + ridge
         step = np.linalg.solve(curve + 1e-9 * np.eye(len(found)), slope)
         found -= step / max(1.0, float(np.abs(step).max()))
     weights = found[:-1] / std

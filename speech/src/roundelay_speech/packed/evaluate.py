@@ -116,6 +116,9 @@ def _recognised(
         for speaker, some in speakers.items():
             mine = [heard(u) for u in some]
             rest = [heard(u) for u in further.get(speaker, ())]
+            if any(u.sampling_rate < model.sample_rate for u in some):
+                every = model.widened([*mine, *rest], exact=True)
+                mine, rest = every[: len(mine)], every[len(mine) :]
             yield speaker, mine, model.statistics([*mine, *rest], exact=True)
 
     done: dict[str, Transcript] = {}

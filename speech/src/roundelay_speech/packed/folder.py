@@ -26,6 +26,7 @@ from roundelay_speech.decode.evidence import Evidence
 from roundelay_speech.decode.parallel import Search
 from roundelay_speech.decode.wishes import MOST_STRINGS, WORDS_ALONE, Wishes
 from roundelay_speech.features.parts import FeatureConfig
+from roundelay_speech.packed.upper import weights_of
 from roundelay_speech.search.beam import FEWEST_ACTIVE
 from roundelay_speech.trained import MODEL_META
 
@@ -42,6 +43,9 @@ class PackedNetwork:
 
     Attributes:
         usual_mean, usual_std: of each feature over the frames of one speaker, on average over the training speakers.
+        upper: the map that tells bands which a recording lacks (upper.py), row by row, numbers with blanks between them
+            (JSON of numbers takes three times the room); empty where an earlier version packed it, or it hears nothing
+            above what telephones let through, or more than one filterbank.
     """
 
     folder: str  # of its files, inside the model's
@@ -49,6 +53,7 @@ class PackedNetwork:
     features: FeatureConfig  # what is computed of the audio for it
     usual_mean: tuple[float, ...]
     usual_std: tuple[float, ...]
+    upper: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         within("weight", self.weight, 0.0, 1e3)
@@ -56,6 +61,7 @@ class PackedNetwork:
             within("usual_mean", mean, -1e6, 1e6)
         for deviation in self.usual_std:
             within("usual_std", deviation, 0.0, 1e6)
+        weights_of(self.upper)
         for part in self.features.filterbanks:
             within("num_bins", part.fbank.num_bins, 1, 1000)
             within("frame_length_ms", part.fbank.frame_length_ms, 1, 1000)

@@ -17,6 +17,7 @@ from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.packed.folder import PackedNetwork
+from roundelay_speech.packed.upper import weights_of, widened
 from roundelay_speech.trained import AcousticModel
 
 Float32 = npt.NDArray[np.float32]
@@ -53,11 +54,14 @@ class Hearing:
     weight: float  # of its log-likelihoods beside those of other networks
     features: FeatureConfig
     usual: tuple[Float32, Float32]  # mean and standard deviation of an average training speaker's features
+    upper: npt.NDArray[np.float64] | None = None
+    """The map that tells bands which a recording lacks; None where there is none."""
 
     @classmethod
     def of(cls, packed: PackedNetwork, model: AcousticModel) -> "Hearing":
         usual = (np.array(packed.usual_mean, np.float32), np.array(packed.usual_std, np.float32))
-        return cls(model, packed.weight, packed.features, usual)
+        upper = weights_of(packed.upper) if packed.upper else None
+        return cls(model, packed.weight, packed.features, usual, upper)
 
     @property
     def parts(self) -> Sequence[StoredPart]:
@@ -89,6 +93,13 @@ class Hearing:
         if exact or frames >= ENOUGH_FRAMES:
             return mean, std
         return self._made_up(mean, std, frames / ENOUGH_FRAMES)
+
+    def widened(self, pieces: Sequence[Float32], exact: bool) -> list[Float32]:
+        """Return features (T, F) of one speaker's pieces with the bands that the recording lacks."""
+        if self.upper is None or not sum(map(len, pieces)):
+            return [*pieces]
+        own = self.statistics(pieces, exact)
+        return [widened(piece, own, self.usual, self.upper) for piece in pieces]
 
     def _made_up(self, mean: Float32, std: Float32, share: float) -> tuple[Float32, Float32]:
         """Return statistics of a `share` of the frames that are enough, the rest those of the average training speaker:

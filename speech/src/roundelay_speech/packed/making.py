@@ -22,7 +22,7 @@ from roundelay_speech.decode.graphs.ctc import CtcGraph
 from roundelay_speech.decode.graphs.graph import FST_FILE, GRAPH_FILE, PHONES_FILE, WORDS_FILE
 from roundelay_speech.decode.graphs.making import DROPPED_FILE, G2P_MODEL, GUESSED_FILE, LEXICON_FILE, LM_FILE
 from roundelay_speech.decode.lm.vocabulary import read_dictionary
-from roundelay_speech.features.fbank import FbankConfig
+from roundelay_speech.features.fbank import FbankConfig, band_centres
 from roundelay_speech.features.parts import FeatureConfig, only_fbank
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.hmm.alignment import TREE, Alignment
@@ -44,12 +44,14 @@ from roundelay_speech.packed.folder import (
 )
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import load_model
+from roundelay_speech.packed.upper import LOWER, fitted, rows_of
 from roundelay_speech.prepared import TRAIN, Corpus, load_corpus
 from roundelay_speech.recipes.recipe import Recipe
 from roundelay_speech.recognition.graph import GRAPHS, columns_of, decoding_graph, graph_of, second_model
 from roundelay_speech.recognition.loglikelihoods import TUNING_SPLIT, EnsembleMember, Models, ensemble, words_said
 from roundelay_speech.trained import MODEL, MODEL_META, PACKED_NETWORK
 
+Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 
 GRAPH_FILES = (FST_FILE, WORDS_FILE, PHONES_FILE, GRAPH_FILE, LM_FILE, LEXICON_FILE, DROPPED_FILE, GUESSED_FILE)
@@ -202,7 +204,26 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
     for name in (MODEL, MODEL_META):
         shutil.copyfile(member.exp / name, folder / name)
     mean, std = usual_speaker(member.store, [u.id for u in corpus.splits[TRAIN]])
-    return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()))
+    upper = _upper(member.store, config, [u.id for u in corpus.splits[TRAIN] if not u.copied])
+    return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()), upper)
+
+
+def _upper(store: FeatureStore, config: FeatureConfig, utterances: Sequence[str]) -> tuple[str, ...]:
+    """Return the map that tells upper bands, row by row; none where there are none, or features beside one
+    filterbank."""
+    if len(config.filterbanks) != 1 or len(store.parts) > 1:
+        return ()
+    centres = band_centres(config.filterbanks[0].fbank, store.sampling_rate)
+    lower = int((centres <= LOWER).sum())
+    if not 0 < lower < len(centres):
+        return ()
+
+    def speech() -> Iterator[tuple[Float32, Float32, Float32]]:
+        for n in stream(0, "upper bands").permutation(len(utterances)):
+            speaker = store.speaker_indices[store.position(utterances[n])]
+            yield np.asarray(store.get(utterances[n])), store.speakers.mean[speaker], store.speakers.std[speaker]
+
+    return rows_of(fitted(speech(), lower, len(centres) - lower))
 
 
 def usual_speaker(store: FeatureStore, utterances: Sequence[str]) -> tuple[Float64, Float64]:

@@ -94,7 +94,7 @@ class Examined:
 
     transcript: Transcript
     places: Sequence[FoundWord]  # where each of them was found; empty, if there is too little sound for all of them
-    measures: Float64 | None  # (words, 4) what speaks for each, see `MEASURES`; None where the model does not say
+    measures: Float64 | None  # (words, M) what speaks for each, see `measured`; None where the model does not say
 
 
 Believing = Literal["said", "lasting", "all"]
@@ -249,6 +249,19 @@ class Model:
             found.append(found[same[0]] if same else hearing.filterbanks(samples, self.sample_rate))
         return PieceFeatures(tuple(found))
 
+    def widened(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> list[PieceFeatures]:
+        """Return features of one speaker's pieces, recorded at a lower rate than the model's, with the bands that they
+        lack (upper.py).
+
+        Args:
+            exact: see `statistics`.
+        """
+        by_network = [
+            hearing.widened([piece.of_network[number] for piece in pieces], exact)
+            for number, hearing in enumerate(self.hearings)
+        ]
+        return [PieceFeatures(some) for some in zip(*by_network, strict=True)]
+
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Return statistics of the one speaker of all these pieces.
 
@@ -306,7 +319,7 @@ class Model:
         return [FoundWord(rows, np.asarray(path)[rows])] * len(words) if len(rows) else ()
 
     def _measures(self, words: Sequence[FoundWord], scores: Float32, features: PieceFeatures) -> Float64 | None:
-        """Return (words, 4) of `MEASURES`; None where the model does not know what they mean."""
+        """Return (words, M) of `measured`; None where the model does not know what they mean."""
         if (evidence := self.evidence) is None:
             return None
         heard, every = self.hearings[0], self.hearings[0].model.module.subsampling
@@ -392,13 +405,14 @@ class Model:
             progress: advanced by every piece.
             times: give words times and confidences, which takes as long as the search again.
             exact: see `statistics`.
-            narrow: names of recordings that lack what the model hears: evidence that words were said is none there.
+            narrow: names of recordings that lack what the model hears: it is told by what they have, and evidence that
+                words were said is none there.
             asked: alternatives, and words to favour.
 
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
-        heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
+        heard = ((name, *self._known(name, pieces, exact, narrow=name in narrow)) for name, pieces in recordings)
         yield from self.recognise_features(
             heard,
             workers,
@@ -439,11 +453,15 @@ class Model:
                 yield from _whole(waiting, done)
         yield from _whole(waiting, done)
 
-    def _known(self, name: str, pieces: Sequence[Float32], exact: bool) -> tuple[list[PieceFeatures], Statistics]:
+    def _known(
+        self, name: str, pieces: Sequence[Float32], exact: bool, *, narrow: bool
+    ) -> tuple[list[PieceFeatures], Statistics]:
         try:
             features = [self.features(piece) for piece in pieces]
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
+        if narrow:
+            features = self.widened(features, exact=exact)
         return features, self.statistics(features, exact=exact)
 
 
