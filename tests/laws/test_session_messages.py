@@ -11,12 +11,12 @@ import torch
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
-from roundelay.runtime.attached.passes import PassTables
 from roundelay.runtime.hosts.control import finding
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.messages import EVERYONE, Common, Living, MeetingHeld, Shown
 from roundelay.runtime.hosts.transport.heartbeat import Beat, MonitoredLink
 from roundelay.runtime.messages import Dialect
+from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory.publish import publish
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
 from support.until import until

@@ -16,7 +16,8 @@ def speech(frames: int, louder: float = 0.0) -> np.ndarray:
     """Features (T, F) whose upper bands are sums of the lower ones."""
     lower = stream(frames, "lower").normal(size=(frames, LOWER))
     whole = np.concatenate([lower, lower @ MIXED], axis=1)
-    return ((whole - whole.mean(0)) / whole.std(0) * 3 + 2 + louder).astype(np.float32)
+    found: np.ndarray = ((whole - whole.mean(0)) / whole.std(0) * 3 + 2 + louder).astype(np.float32)
+    return found
 
 
 def of(features: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -204,7 +204,9 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
     for name in (MODEL, MODEL_META):
         shutil.copyfile(member.exp / name, folder / name)
     mean, std = usual_speaker(member.store, [u.id for u in corpus.splits[TRAIN]])
-    upper = _upper(member.store, config, [u.id for u in corpus.splits[TRAIN] if not u.copied])
+    trained = corpus.splits[TRAIN]
+    heard_telephones = any(u.distortion == "telephone" for u in trained)  # then it knows bands that are empty
+    upper = () if heard_telephones else _upper(member.store, config, [u.id for u in trained if not u.copied])
     return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()), upper)
 
 

@@ -38,7 +38,7 @@ def fitted(speech: Iterable[tuple[Float32, Float32, Float32]], lower: int, upper
         lower, upper: first columns of the features that are lower bands, and upper ones after them.
     """
     width = (2 * _AROUND + 1) * lower + 1
-    square: Float64 = _RIDGE * np.eye(width)
+    square: Float64 = _RIDGE * np.eye(width, dtype=np.float64)
     cross: Float64 = np.zeros((width, upper))
     frames = 0
     for features, mean, std in speech:
@@ -48,8 +48,7 @@ def fitted(speech: Iterable[tuple[Float32, Float32, Float32]], lower: int, upper
         cross += around.T @ scaled[:, lower:].astype(np.float64)
         if (frames := frames + len(features)) >= FRAMES_FITTED:
             break
-    found: Float64 = np.linalg.solve(square, cross).T
-    return found
+    return np.asarray(np.linalg.solve(square, cross).T, np.float64)
 
 
 def widened(
