@@ -109,7 +109,7 @@ def test_a_proof_depends_on_the_secret_the_role_and_all_that_was_said() -> None:
         return handshake._prove(secret, role, said)
 
     first = proof(b"s", "connector", b"said")
-    assert first == hmac.new(b"s", b"roundelay 7 proof of the connector\0said", hashlib.sha256).digest()
+    assert first == hmac.new(b"s", b"roundelay 8 proof of the connector\0said", hashlib.sha256).digest()
     others = [proof(b"t", "connector", b"said"), proof(b"s", "listener", b"said"), proof(b"s", "connector", b"")]
     assert len({first, *others}) == 4
 

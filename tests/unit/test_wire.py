@@ -159,7 +159,7 @@ def test_a_record_that_comes_in_drops_is_progress_however_slow() -> None:
 
 
 def test_the_kernel_gives_a_link_up_no_sooner_than_its_owner() -> None:
-    """Who connects has less patience for that than for a link that is there."""
+    """The side that connects has less patience for that than for a link that is there."""
     with pair(patience=70.0) as (near, far, _):
         near.patience = 70.0
         for link in (near, far):

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from operator import is_
 from typing import Any
 
@@ -200,12 +201,12 @@ class Steps:
         """True if the next forward that records gradients begins a step."""
         return self.open and not (self.evaluating or self.forked or self.learner.begun) and self.failure is None
 
-    @property
+    @cached_property
     def replicas(self) -> Replicas | None:
         """The processes of this learner, where each has the whole module."""
         return self._group if isinstance(self._group, Replicas) else None
 
-    @property
+    @cached_property
     def _follows(self) -> bool:
         return isinstance(self._group, Replicas) and self._group.follows
 
@@ -307,8 +308,7 @@ class Steps:
         self.show_home()
 
     def _agree(self, examples: float) -> float:
-        """Agree with the other processes of this learner, if it has some, on the step; return what its gradient
-        weighs."""
+        """Agree on the step with the other processes of this learner, if any; return the weight of its gradient."""
         if self._group is None:
             return examples
         if self.replicas is not None and self.completed < FIRST:

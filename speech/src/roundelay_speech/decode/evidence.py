@@ -97,7 +97,7 @@ class Evidence:
     """a_1 to a_5 and d of the map that makes confidences true; a_1, a_2 and d where an earlier version packed it."""
     noise: Likeness | None = None  # what `likeness` is measured against; None where an earlier version packed it
     floors: tuple[float, ...] = ()
-    """What a_1 to a_5 weigh is this at least; empty where an earlier version packed it."""
+    """The least that a_1 to a_5 weigh; empty where an earlier version packed it."""
 
     def __post_init__(self) -> None:
         mixtures = [self.likeness] if self.noise is None else [self.likeness, self.noise]

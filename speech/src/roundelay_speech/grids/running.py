@@ -80,9 +80,9 @@ class RecipeWork(CellWork):
     def _decode(self, recipe: Recipe) -> bool:
         """Decode what is not decoded yet; False if interrupted."""
         exp = self.cell.exp
-        if diverged(load_run(exp)):
-            return True  # there is nothing to decode with
         if not set(recipe.decode.splits) <= set(Results.read(exp).wer):
+            if diverged(load_run(exp)):
+                return True  # there is nothing to decode with
             if self.interrupt.asked:
                 return False
             self.new = True
