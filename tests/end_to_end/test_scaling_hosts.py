@@ -51,7 +51,7 @@ def test_a_script_is_trained_on_two_hosts(tmp_path: Path, monkeypatch: pytest.Mo
     """One learner on the first alone, two on both; the first host alone has results."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(SCRIPT)
-    options = ["--exp", "all", "--strategies", "adpsgd", "--rates", "0.1", "--wider", "0", "--seeds", "1"]
+    options = ["--exp", "all", "--strategies", "adpsgd", "--rates", "0.1,0.2", "--wider", "0", "--seeds", "1"]
     assert main(["scaling", "train.py", "--hosts", "2", *options, *BEHIND]) == 0
     found = ways("all")
     assert [way["judged"][0]["held_out_loss"] for way in found.values()] == [2.1, 2.1]
@@ -66,7 +66,7 @@ def test_a_script_is_trained_on_two_hosts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_recipe_is_trained_on_two_hosts_and_decoded(inside: Path) -> None:
-    options = ["--exp", "hosts", "--strategies", "adpsgd", "--rates", "0.02", "--wider", "0", "--seeds", "1"]
+    options = ["--exp", "hosts", "--strategies", "adpsgd", "--rates", "0.02,0.05", "--wider", "0", "--seeds", "1"]
     small = ["schedule.max_epochs=2", "model.dropout=0.0", "model.context=0", "training.minibatch=256"]
     assert main(["scaling", "recipe.yaml", "--hosts", "2", "--wer", *options, *small]) == 0
     (run,) = ways("hosts")[2]["judged"]
