@@ -147,8 +147,8 @@ def work_of(
         learners: those that live.
     """
     factors, most = factors if factors.any() else steps, float(steps.max(initial=0))
-    if strategy.weighed:  # masses are as steps, of which those of rows that follow have factor 0
-        return float(np.dot(shares_of(factors.tolist()), factors)), most
+    if strategy.weighed:  # masses are as steps; where a slow row follows, the others' part is larger than is said
+        return float(np.dot(shares_of(steps.tolist()), factors)), most
     return float(factors.sum()) * strategy.moves(learners, minibatches_a_round), most
 
 
