@@ -40,7 +40,8 @@ is by how much sooner two are there, each way at its own best of `--learning-rat
 or the highest of them. Throughput is relative to the same two processes
 before they know each other, and before those of the next way; over whole periods, where there is one. `--slower 3`
 measures also with the second learner three times slower, `--delay` with a cable that holds everything back for so many
-seconds. Results and table are in `--out`, written after every cell: the same command goes on where it was interrupted.
+seconds. `--rates one-host` has both learners on one host, a core each. Results and table are in `--out`, written after
+every cell: the same command goes on where it was interrupted.
 
 `--killed` trains a recipe with four learners on the two hosts, kills the second host in the third epoch, starts it
 again in the fifth, decodes what comes of it, and prints word error rates. The corpus is prepared and aligned before.

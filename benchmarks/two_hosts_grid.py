@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from two_hosts_loop import make_task
 from two_hosts_notes import done, last_words, speed
-from two_hosts_predicted import UNSHAPED, Link, share_of_never_talking
+from two_hosts_predicted import ONE_HOST, UNSHAPED, Link, share_of_never_talking
 from two_hosts_rivals import missing, parsed
 from two_hosts_table import Cell, Results, Setting
 from two_hosts_tasks import LossTask
@@ -77,7 +77,7 @@ def grid(options: argparse.Namespace) -> str:
             cell.failed = f"package {lacking} is not installed"
         else:
             _measure(cell, task, begun, options)
-            if cell.alone:
+            if cell.alone and rate != ONE_HOST:
                 first, second = cell.alone[0]
                 seconds = 1 / first if slower > 1 else 2 / (first + second)
                 cell.predicted = share_of_never_talking(mode, Link(rate, options.delay), parameters, seconds, slower)
@@ -111,7 +111,7 @@ def _measure(cell: Cell, task: LossTask, begun: float, options: argparse.Namespa
     folder = Path(tempfile.mkdtemp(prefix="roundelay-two-hosts-"))
     try:
         with Hosts(2, delays={1: cell.setting.delay} if cell.setting.delay else None) as hosts:
-            if cell.setting.rate != UNSHAPED:
+            if cell.setting.rate not in (UNSHAPED, ONE_HOST):
                 hosts.rate(cell.setting.rate)
             cell.failed = _train(hosts, cell, folder, options)
         if cell.failed:
@@ -146,14 +146,17 @@ def _train(hosts: Hosts, cell: Cell, notes: Path, options: argparse.Namespace) -
     ]
     words += ["--layers", str(options.layers), "--minibatch", str(options.minibatch)]
     words += [f"--{name}={value}" for name, value in (("text", options.text), ("recipe", options.recipe)) if value]
-    words += ["--addresses", *(hosts.address(host) for host in range(2))]
+    places = (0, 0) if cell.setting.rate == ONE_HOST else (0, 1)
+    words += ["--addresses", *(hosts.address(host) for host in places)]
     words += ["--learning-rates", repr(cell.learning_rate)] if cell.learning_rate else []
     words += ["--set", *options.set] if options.set else []
     processes = []
-    for host in range(2):
-        with open(notes / f"said-{host}", "wb") as said:
-            given = variables(hosts, host, 1)
-            command = [*words, "--core", str(host)]
+    for rank, host in enumerate(places):
+        with open(notes / f"said-{rank}", "wb") as said:
+            given = variables(hosts, rank, 1)
+            if cell.setting.rate == ONE_HOST:
+                given |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
+            command = [*words, "--core", str(rank)]
             processes.append(hosts.start(host, command, env=given, stdout=said, stderr=said, stdin=subprocess.DEVNULL))
     began = time.monotonic()
     trains: float | None = None

@@ -10,7 +10,8 @@ BATCH = 256
 """Examples that a minibatch is said to have: throughput does not depend on it."""
 PAYLOAD, LATENCY = 1448 / 1514, 1e-4
 """Of a frame of Ethernet, the share that TCP may fill; seconds a message, assumed: it hardly matters for 50 MB."""
-UNSHAPED = "unshaped"
+UNSHAPED, ONE_HOST = "unshaped", "one-host"
+"""Links without a rate: what the kernel gives between two hosts; two processes of one host."""
 ATTACHED = 0.7e-3, 5e-10
 """Seconds that an attached step takes beside the loop's own, and those of each parameter, as measured on one learner of
 0.8 million (docs/advice.md)."""
@@ -35,7 +36,7 @@ class Link:
     """The link of every host.
 
     Attributes:
-        rate: as tc takes it, or UNSHAPED.
+        rate: as tc takes it, UNSHAPED or ONE_HOST.
         delay: one way (s).
     """
 
@@ -45,11 +46,11 @@ class Link:
     @property
     def bandwidth(self) -> float:
         """Bytes a second that TCP can fill."""
-        if self.rate == UNSHAPED:
+        if self.rate in (UNSHAPED, ONE_HOST):
             return math.inf
         found = re.fullmatch(r"([\d.]+)([gmk])bit", self.rate)
         if found is None:
-            raise ValueError(f"rate {self.rate!r}: write it like 100mbit, 1gbit or {UNSHAPED}")
+            raise ValueError(f"rate {self.rate!r}: write it like 100mbit, 1gbit, {UNSHAPED} or {ONE_HOST}")
         return float(found[1]) * {"g": 1e9, "m": 1e6, "k": 1e3}[found[2]] / 8 * PAYLOAD
 
     def __str__(self) -> str:
