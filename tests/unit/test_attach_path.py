@@ -46,11 +46,12 @@ def passed(strategy: str) -> list[Counter[tuple[str, str]]]:
     return found[STEADY:]
 
 
-@pytest.mark.parametrize(("strategy", "most_files", "most_calls"), [("adpsgd", 26, 147), ("ssgd", 32, 165)])
+@pytest.mark.parametrize(("strategy", "most_files", "most_calls"), [("adpsgd", 28, 165), ("ssgd", 34, 185)])
 def test_the_way_of_a_step_is_short(
     strategy: str, most_files: int, most_calls: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    step = min(passed(strategy), key=Counter.total)  # in some others a learner looks after the rest
+    # In some steps a learner looks after the rest too, and on a slow machine in all: the bounds leave room for it.
+    step = min(passed(strategy), key=Counter.total)
     files, functions, calls = len({file for file, _ in step}), len(step), step.total()
     with capsys.disabled():
         print(f"\n{strategy}: a step passes {files} files, {functions} functions, {calls} calls")
