@@ -125,17 +125,19 @@ def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_pa
 def test_an_effect_on_another_row_than_was_recorded_is_named(tmp_path: Path) -> None:
     made = replace(cluster("adpsgd", 3), strategy=Overwriting())
     record(made, [plan(6, 3)], tmp_path)
-    path = tmp_path / "rank-0.bin"
+    rank = next(rank for rank in range(3) if any(event.kind == Kind.REACH for event in read_events(tmp_path, rank)))
+    path, peer, other = tmp_path / f"rank-{rank}.bin", (rank + 1) % 3, (rank + 2) % 3
     events = [[*event] for event in struct.iter_unpack("<iiqqd", path.read_bytes())]
     first = next(event for event in events if event[0] == Kind.REACH)
-    first[1] = 2
+    assert first[1] == peer
+    first[1] = other
     path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
     difference = again(made, tmp_path).difference
-    assert "recorded: effect on row 2 at version" in difference
-    assert "now: overwrite of row 1" in difference
+    assert f"recorded: effect on row {other} at version" in difference
+    assert f"now: overwrite of row {peer}" in difference
     first[4] = 99.0  # an access that there is not
     path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
-    with pytest.raises(UserError, match=r"rank-0\.bin: event \d+ is of unknown kind 11"):
+    with pytest.raises(UserError, match=rf"rank-{rank}\.bin: event \d+ is of unknown kind 11"):
         again(made, tmp_path)
 
 
