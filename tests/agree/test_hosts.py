@@ -21,6 +21,8 @@ from support.clusters import MINIBATCH, keeps_sum, plan
 from support.hosts import Hosts
 from support.kept_hosts import keeping_hosts
 
+LONG, SHORT = 17 * CHUNK + 11, 5 * CHUNK + 11
+"""Parameters of which a mean along a chain goes in nine messages, of two chunks, and in six, of one."""
 PLANS = [plan(0, 3, examples=9 * MINIBATCH + 2, epoch=epoch) for epoch in range(2)]
 
 
@@ -80,7 +82,8 @@ def test_what_is_evaluated_and_kept_before_the_first_segment_is_where_all_begin(
     ],
 )
 def test_synchronous_strategies_agree_bit_for_bit(name: str, sizes: tuple[int, ...]) -> None:
-    hosts = Hosts(name, sizes, parameters=17 * CHUNK + 11, momentum=0.9)
+    long = name in ("ssgd", "dpsgd", "bmuf period=3 nesterov=true")
+    hosts = Hosts(name, sizes, parameters=LONG if long else SHORT, momentum=0.9)
     state, outcomes = on_hosts(hosts)
     expected, wanted = on_one(hosts)
     for vector in expected.vectors:
@@ -112,7 +115,7 @@ def test_factors_on_the_learning_rate_agree_bit_for_bit() -> None:
 )
 def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
     """Each vector goes to every host as its learner coded it, and is not coded again on the way."""
-    hosts = Hosts(name, (1, 2), parameters=17 * CHUNK + 11, momentum=0.9, codec=codec)
+    hosts = Hosts(name, (1, 2), parameters=LONG if codec else SHORT, momentum=0.9, codec=codec)
     state, outcomes = on_hosts(hosts)
     expected, _ = on_one(hosts)
     for vector in expected.vectors:
@@ -126,7 +129,7 @@ def test_coded_messages_agree_bit_for_bit(name: str, codec: str) -> None:
 @pytest.mark.parametrize("name", ["choco-sgd density=0.05 mixing=0.2", "ssgd codec=1bit"])
 def test_steps_of_few_bytes_agree_bit_for_bit(name: str) -> None:
     """Of gradients, and of changes that neighbours alone read. Less than a tenth of each vector is sent."""
-    hosts = Hosts(name, (1, 2), parameters=17 * CHUNK + 11, momentum=0.9)
+    hosts = Hosts(name, (1, 2), parameters=SHORT, momentum=0.9)
     state, outcomes = on_hosts(hosts)
     expected, _ = on_one(hosts)
     for vector in expected.vectors:

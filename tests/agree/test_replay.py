@@ -30,6 +30,7 @@ from roundelay.runtime.replay.whole import Replayed, replay
 from roundelay.runtime.trace import ROWS_ON, Kind, Recorder, read_entries, read_events
 from roundelay.strategies.base import Strategy
 from support.clusters import ASYNCHRONOUS, MINIBATCH, SYNCHRONOUS, OnDevice, cluster, one_of_each, plan
+from support.coarse import Coarse
 from support.coded import Pairs, Together
 from support.overwriting import Overwriting
 from support.until import until
@@ -62,7 +63,7 @@ def assert_same(found: Replayed, recorded: ClusterState) -> None:
 )
 def test_an_asynchronous_run_comes_out_the_same_bit_for_bit(name: str, device: bool, tmp_path: Path) -> None:
     """4 learners, more than 1,000 events, two epochs, rows of more than one chunk."""
-    task = Quadratic(parameters=CHUNK + 7)
+    task = Coarse(parameters=CHUNK + 7)
     made = cluster(name, 4, OnDevice(task) if device else task, momentum=0.9)
     recorded = record(made, [plan(40, 4, rate=0.02), plan(40, 4, rate=0.01, epoch=1)], tmp_path)
     found = again(made, tmp_path)
@@ -86,7 +87,7 @@ def test_factors_on_the_learning_rate_come_out_the_same_bit_for_bit(
     """With numbers of an optimizer before, and masses of rows after those of the noise."""
     adam = TorchOptimizer("AdamW")
     slow = (Straggler(2, seconds=0.02),)  # so that the factor of the fastest is not 1
-    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 7), optimizer=adam, stragglers=slow), rate=rate)
+    made = replace(cluster(name, 3, Coarse(parameters=CHUNK + 7), optimizer=adam, stragglers=slow), rate=rate)
     recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
     assert_same(again(made, tmp_path), recorded)
     assert again(replace(made, rate="as-is"), tmp_path).difference
@@ -95,7 +96,7 @@ def test_factors_on_the_learning_rate_come_out_the_same_bit_for_bit(
 @pytest.mark.parametrize("strategy", [Pairs("int8"), Pairs("int4"), Pairs("bf16", remembers=False), Together("int4")])
 @pytest.mark.parametrize("device", [False, True], ids=["", "rows on a device"])
 def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device: bool, tmp_path: Path) -> None:
-    task = Quadratic(parameters=CHUNK + 1027)
+    task = Coarse(parameters=CHUNK + 1027)
     made = replace(cluster("adpsgd", 3, OnDevice(task) if device else task, momentum=0.9), strategy=strategy)
     recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
     assert_same(again(made, tmp_path), recorded)
@@ -105,7 +106,7 @@ def test_coded_messages_come_out_the_same_bit_for_bit(strategy: Strategy, device
 def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
     """One of three learners is slow, so it is late; whose contributions counted is in the trace."""
     name = "bmuf period=2 quorum=2 grace=0 guard=3 nesterov=true"
-    made = cluster(name, 3, Quadratic(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
+    made = cluster(name, 3, Coarse(parameters=CHUNK + 7), momentum=0.9, stragglers=(Straggler(1, seconds=0.01),))
     recorded = record(made, [plan(12, 3, rate=0.02), plan(12, 3, rate=0.01, epoch=1)], tmp_path)
     assert recorded.vectors.pop(LEARNT).any(), "spans in seconds, which a replay has not"
     assert_same(again(made, tmp_path), recorded)
@@ -114,7 +115,7 @@ def test_gatherings_come_out_the_same_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_path: Path) -> None:
-    made = replace(cluster("adpsgd", 3, Quadratic(parameters=CHUNK + 7)), strategy=Overwriting())
+    made = replace(cluster("adpsgd", 3, Coarse(parameters=CHUNK + 7)), strategy=Overwriting())
     recorded = record(made, [plan(20, 3, rate=0.02), plan(20, 3, rate=0.01, epoch=1)], tmp_path)
     assert_same(again(made, tmp_path), recorded)
     kinds = [event.kind for event in read_events(tmp_path, 0)]
@@ -124,17 +125,19 @@ def test_an_effect_with_nothing_but_a_rule_comes_out_the_same_bit_for_bit(tmp_pa
 def test_an_effect_on_another_row_than_was_recorded_is_named(tmp_path: Path) -> None:
     made = replace(cluster("adpsgd", 3), strategy=Overwriting())
     record(made, [plan(6, 3)], tmp_path)
-    path = tmp_path / "rank-0.bin"
+    rank = next(rank for rank in range(3) if any(event.kind == Kind.REACH for event in read_events(tmp_path, rank)))
+    path, peer, other = tmp_path / f"rank-{rank}.bin", (rank + 1) % 3, (rank + 2) % 3
     events = [[*event] for event in struct.iter_unpack("<iiqqd", path.read_bytes())]
     first = next(event for event in events if event[0] == Kind.REACH)
-    first[1] = 2
+    assert first[1] == peer
+    first[1] = other
     path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
     difference = again(made, tmp_path).difference
-    assert "recorded: effect on row 2 at version" in difference
-    assert "now: overwrite of row 1" in difference
+    assert f"recorded: effect on row {other} at version" in difference
+    assert f"now: overwrite of row {peer}" in difference
     first[4] = 99.0  # an access that there is not
     path.write_bytes(b"".join(struct.pack("<iiqqd", *event) for event in events))
-    with pytest.raises(UserError, match=r"rank-0\.bin: event \d+ is of unknown kind 11"):
+    with pytest.raises(UserError, match=rf"rank-{rank}\.bin: event \d+ is of unknown kind 11"):
         again(made, tmp_path)
 
 

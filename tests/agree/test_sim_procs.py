@@ -9,7 +9,6 @@ import torch
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.flat import CHUNK
 from roundelay.learner.base import Task
-from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, ClusterState, Glance, Outcome, SegmentPlan
 from roundelay.runtime.procs.coordination.collectives import BUCKET, MeansLibrary
 from roundelay.runtime.procs.driver import ProcsRuntime
@@ -18,6 +17,7 @@ from roundelay.strategies.base import Strategy
 from roundelay.strategies.diloco import DiLoCo
 from support.blobs import BlobTask
 from support.clusters import ASYNCHRONOUS, MANY, MINIBATCH, SYNCHRONOUS, cluster, keeps_sum, one_of_each, plan
+from support.coarse import Coarse
 from support.coded import Together
 
 
@@ -34,10 +34,16 @@ def both(cluster_: Cluster, segments: list[SegmentPlan]) -> tuple[ClusterState, 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("name", ["sgd", *one_of_each(SYNCHRONOUS)])
-@pytest.mark.parametrize("task", [BlobTask(), BlobTask("cpu")], ids=["module", "module on a device"])
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        *((name, BlobTask("cpu")) for name in ("sgd", *one_of_each(SYNCHRONOUS))),
+        *((name, BlobTask()) for name in ("sgd", "ssgd", "delay-by-one")),
+    ],
+    ids=lambda of: of if isinstance(of, str) else "module on a device" if of.device else "module",
+)
 def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None:
-    """And their variants, with other rows and optimizers: tests/laws/test_local_optimizers.py."""
+    """And all, with their variants and other rows and optimizers: tests/laws/test_local_optimizers.py."""
     learners = 1 if name == "sgd" else 3
     segments = [plan(0, learners, examples=9 * MINIBATCH + 2, epoch=e) for e in range(2)]
     virtual, real, outcomes = both(cluster(name, learners, task, momentum=0.9), segments)
@@ -50,7 +56,7 @@ def test_synchronous_strategies_agree_bit_for_bit(name: str, task: Task) -> None
 @pytest.mark.parametrize("name", ["ssgd", "dpsgd", "bsp period=3"])
 def test_factors_on_the_learning_rate_agree_bit_for_bit(name: str) -> None:
     """The noise of gradients is summed in the same order wherever they lie."""
-    made = replace(cluster(name, 3, Quadratic(parameters=CHUNK + 1027)), rate="gain")
+    made = replace(cluster(name, 3, Coarse(parameters=CHUNK + 1027)), rate="gain")
     virtual, real, outcomes = both(made, [plan(11, 3, epoch=epoch) for epoch in range(2)])
     for vector in virtual.vectors:
         assert torch.equal(virtual.vectors[vector], real.vectors[vector]), vector
@@ -63,7 +69,7 @@ def test_factors_on_the_learning_rate_agree_bit_for_bit(name: str) -> None:
     ids=str,
 )
 @pytest.mark.parametrize(
-    "task", [BlobTask("cpu"), Quadratic(parameters=CHUNK + 1027)], ids=["module on a device", "quadratic"]
+    "task", [BlobTask("cpu"), Coarse(parameters=CHUNK + 1027)], ids=["module on a device", "quadratic"]
 )
 def test_coded_messages_agree_bit_for_bit(strategy: Strategy, task: Task) -> None:
     """Means of gradients, means begun before and mixes, and what all of them have not sent yet."""
@@ -121,7 +127,7 @@ def test_a_run_whose_node_takes_means_by_a_library_is_that_of_means_in_the_arena
 
 @pytest.mark.parametrize("name", one_of_each(ASYNCHRONOUS))
 def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -> None:
-    task = Quadratic(parameters=CHUNK + 5)
+    task = Coarse(parameters=CHUNK + 5)
     with ProcsRuntime(cluster(name, 3, task), threads=1) as runtime:
         state = runtime.state()
         state.vectors["row"].normal_(generator=torch.Generator().manual_seed(0))
@@ -145,7 +151,7 @@ def test_asynchronous_strategies_train_every_frame_and_keep_the_sum(name: str) -
 @pytest.mark.parametrize("name", ["sgd", *one_of_each(MANY)])
 def test_asking_to_stop_ends_the_segment_at_a_round_and_the_rest_completes_it(name: str) -> None:
     learners = 1 if name == "sgd" else 2
-    task = Quadratic(parameters=500_000)
+    task = Coarse(parameters=500_000)
     looks = 0
 
     def stop(_: Glance) -> bool:

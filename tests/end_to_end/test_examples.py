@@ -53,10 +53,13 @@ def test_plain_under_torchrun() -> None:
     check(run_learners(2, str(EXAMPLES / "classifier.py"), "--strategy", "ssgd", by=TORCHRUN).stdout, [DIGITS])
 
 
-@pytest.mark.parametrize("whole", [(), ("--whole",)], ids=["sharded", "whole"])
-def test_a_learner_of_several_processes(whole: tuple[str, ...]) -> None:
-    script = str(EXAMPLES / "sharded.py")
-    said = run_learners(4, script, "--group", "2", "--steps", "60", *whole, by=TORCHRUN).stdout
+@pytest.mark.parametrize("whole", [False, True], ids=["sharded, by torchrun", "whole, by roundelay launch"])
+def test_a_learner_of_several_processes(whole: bool) -> None:
+    script = (str(EXAMPLES / "sharded.py"), "--steps", "60")
+    if whole:
+        said = run_learners(2, "--group", "2", *script, "--whole").stdout
+    else:
+        said = run_learners(4, *script, "--group", "2", by=TORCHRUN).stdout
     found = re.findall(r"learner (\d): ([\d,]+) of ([\d,]+) parameters here, ([\d.]+) % right", said)
     assert sorted(rank for rank, *_ in found) == ["0", "0", "1", "1"]
     assert all(float(right) > 70 for *_, right in found)

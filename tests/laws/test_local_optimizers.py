@@ -15,7 +15,6 @@ from roundelay.algorithms.local_update import LocalOptimizer, Sgd
 from roundelay.algorithms.torch_optimizer import TorchOptimizer, fitting
 from roundelay.core.flat import CHUNK
 from roundelay.core.rates import Warmup
-from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import ClusterState, Runtime
 from roundelay.runtime.procs.driver import ProcsRuntime
 from roundelay.runtime.procs.processes import Deaths
@@ -32,6 +31,7 @@ from support.clusters import (
     one_of_each,
     plan,
 )
+from support.coarse import Coarse
 from support.slope import SlopeTask
 
 ADAMW = TorchOptimizer("adamw", {"weight_decay": 0.1})
@@ -74,7 +74,7 @@ def test_a_run_cut_in_two_is_the_whole_run(name: str, optimizer: LocalOptimizer,
 @pytest.mark.parametrize("name", SYNCHRONOUS)
 def test_under_adamw_processes_end_where_the_simulator_does_also_when_cut(name: str) -> None:
     learners = 1 if name == "sgd" else 3
-    task = Quadratic(parameters=2 * CHUNK + 11)
+    task = Coarse(parameters=2 * CHUNK + 11)
     cluster_ = cluster(name, learners, task, optimizer=ADAMW)
     segments = [
         replace(plan(0, learners, examples=7 * MINIBATCH + 2, epoch=epoch), warmup=Warmup(0.1, 10.5, 8 * epoch))

@@ -33,7 +33,18 @@ from roundelay.runtime.sim.cluster import (
 from roundelay.runtime.sim.cost import CostModel
 from roundelay.runtime.sim.driver import SimRuntime
 from roundelay.strategies.base import Strategy, Traits
-from support.clusters import ASYNCHRONOUS, EVERY, MANY, MINIBATCH, SYNCHRONOUS, cluster, flat, make_strategy, plan
+from support.clusters import (
+    ASYNCHRONOUS,
+    EVERY,
+    MANY,
+    MINIBATCH,
+    SYNCHRONOUS,
+    cluster,
+    flat,
+    make_strategy,
+    one_of_each,
+    plan,
+)
 
 TASK = Quadratic(parameters=37)
 NOTHING = TimingOnly()
@@ -346,7 +357,7 @@ def test_quadratic_gradients_computed_together_are_the_same_to_the_bit(name: str
     assert torch.equal(alone, left_to_choose)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", ["sgd", *one_of_each(EVERY)])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_module_gradients_computed_together_are_the_same_to_rounding(name: str, dropout: float) -> None:
     alone, *together = (rows_after(name, Toy(dropout), choice) for choice in (False, True, True))

@@ -252,8 +252,9 @@ def test_where_a_segment_ends_changes_nothing(name: str) -> None:
         assert all(torch.equal(state[vector], states[0][vector]) for state in states), vector
 
 
-@pytest.mark.parametrize("name", MANY)
-@pytest.mark.parametrize("learners", [2, 5])
+@pytest.mark.parametrize(
+    ("name", "learners"), [*((name, 5) for name in MANY), *((name, 2) for name in one_of_each(MANY))]
+)
 def test_every_strategy_finds_the_optimum(name: str, learners: int) -> None:
     task = Quadratic(parameters=10, curvature=(0.3, 1.0), noise=0.0)
     # The centre of asgd takes every learner's step in full, some of them late: it bears 1 / L of the rate.

@@ -23,6 +23,8 @@ from typing import Any, NoReturn
 
 import torch
 
+from roundelay.core.importing import uncollected
+
 LONGEST = 1 << 20
 """Bytes of what is asked of it at once."""
 LOADED = (
@@ -194,9 +196,10 @@ def _serve(control: socket.socket) -> None:
 
 
 def _load() -> None:
-    for name in LOADED:
-        importlib.import_module(name)
-    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # the first optimizer loads the compiler
+    with uncollected():
+        for name in LOADED:
+            importlib.import_module(name)
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)  # the first optimizer loads the compiler
     gc.collect()
     gc.freeze()
 

@@ -19,6 +19,7 @@ from roundelay.runtime.hosts.terms import HostTerms
 from roundelay.runtime.launch.world import HostPlace
 from support.blobs import Wide
 from support.clusters import OnDevice, cluster
+from support.coarse import Coarse
 from support.coded import Together
 from support.fatal import Fatal
 from support.in_blocks import InBlocks
@@ -76,9 +77,9 @@ class Hosts:
         learners = sum(self.sizes)
         slow = range(learners) if self.slow_rank < 0 else [self.slow_rank]
         stragglers = tuple(Straggler(rank, seconds=self.slow) for rank in slow) if self.slow else ()
-        task: Task = Wide() if self.wide else Quadratic(self.parameters)
+        task: Task = Wide() if self.wide else Coarse(self.parameters)
         if self.fatal >= 0:
-            quadratic = Quadratic(self.parameters, examples=self.examples)
+            quadratic = Coarse(self.parameters, examples=self.examples)
             task = Fatal(quadratic, self.fatal, host=True, learner_at=self.learner_fatal, once=self.once)
         if self.in_blocks:
             task = InBlocks(self.in_blocks)
