@@ -14,7 +14,9 @@ from roundelay.cli import main
 from roundelay.core.streams import stream
 from roundelay_speech.audio.speed import Resampler
 from roundelay_speech.packed.given import given_models, model_folder
+from roundelay_speech.packed.growing import GrowingScores
 from roundelay_speech.packed.model import load_model
+from roundelay_speech.transcription.live import Live
 
 SAID = "OCTOBER NINETEEN SEVENTY"
 RATE = 16_000
@@ -51,12 +53,42 @@ def test_the_first_words(
     assert "an5: no such folder" in capsys.readouterr().err
 
 
+def test_a_telephone_is_heard_alike_by_all(
+    talk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file of 8 kHz, the same samples from Python, and live: the bands that lack are told, and the words are one."""
+    monkeypatch.chdir(tmp_path)
+    model, (wide, _) = load_model("an4"), soundfile.read(talk, dtype="float32")
+    down, up = Resampler(RATE, RATE // 2), Resampler(RATE // 2, RATE)
+    soundfile.write("narrow.wav", np.concatenate([down.push(wide), down.finish()]), RATE // 2)
+    samples, _ = soundfile.read("narrow.wav", dtype="float32")
+    samples = np.concatenate([up.push(samples), up.finish()])
+    features = model.features(samples)
+    assert model.statistics([model.features(wide)]).told == (None,)
+    known = model.statistics([features])
+    assert known.told != (None,)
+    scores = model.scores(features, known)
+    growing = GrowingScores(model, known)
+    rows = np.concatenate([growing.push(block) for block in np.array_split(samples, 40)])
+    assert 0 < len(scores) - len(rows) <= growing.delay / model.frame_seconds
+    np.testing.assert_allclose(rows, scores[: len(rows)], atol=1e-3)
+
+    live = Live(model)
+    (final,) = [one for one in (*live.push(samples), *live.finish()) if one.final]
+    first, last = (round(at * RATE) for at in (final.segment.start, final.segment.end))
+    assert final.segment.text == model.recognise(samples[first:last]).text
+    assert main(["transcribe", "an4", "narrow.wav"]) == 0
+    assert capsys.readouterr().out == f"{model.recognise(samples).text}\n" == f"{SAID.partition(' ')[2]}\n"
+
+
 @pytest.mark.parametrize("name", given_models())
 def test_each_is_small_whole_and_says_whose_it_is(name: str) -> None:
     folder = model_folder(name)
     sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
     assert sum(sizes) < 1_000_000
     card = load_model(name).card
+    cards = sum((folder / own).stat().st_size for own in ("card.json", "README.md", "confidences.svg"))
+    assert card["size"] == sum(sizes) - cards
     assert card["licence"]
     assert card["word_errors"]["test"]["words"] > 0
     assert "Redistribution" in (folder / "LICENSE").read_text()
@@ -64,5 +96,9 @@ def test_each_is_small_whole_and_says_whose_it_is(name: str) -> None:
     assert folder == Path(str(files("roundelay_speech"))) / "packed/given" / name
 
 
-def test_there_is_one() -> None:
+def test_there_is_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert given_models() == ["an4"]
+    assert main(["list", "packed", "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert (told["model"], told["words"], told["Hz"], told["MB"]) == ("an4", "101", "16000", "0.99")
+    assert "test 5.56 % of 773" in told["errors"]

@@ -114,7 +114,7 @@ def test_noise_does_not_become_words(at: Path) -> None:
     write_packed(Path("model"), model.packed)
     earlier = load_model(Path("model"))
     assert "packed by a version" in earlier.caveats[0]
-    assert words(earlier, "said") == words(earlier, "lasting") <= searched
+    assert words(earlier, "said") < searched
 
 
 def test_a_list_goes_on_where_it_was_left(at: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -33,10 +33,9 @@ class HeldRecogniser(ToneRecogniser):
         workers: int = 0,
         *,
         times: bool = True,
-        narrow: Container[str] = (),
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
-        found = list(super().recognise_many(recordings, workers, times=times, narrow=narrow))
+        found = list(super().recognise_many(recordings, workers, times=times))
         (self.folder / str(os.getpid())).touch()
         while any(len(heard.words) > 1 for _, some in found for heard in some) and not (self.folder / "go_on").exists():
             time.sleep(0.01)

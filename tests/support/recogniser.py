@@ -1,6 +1,6 @@
 """A recogniser that hears words of one tone each: enough to see where every sample went."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -83,7 +83,6 @@ class ToneRecogniser:
         workers: int = 0,
         *,
         times: bool = True,
-        narrow: Container[str] = (),
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Heard]]]:
         """Reads one group ahead, as worker processes do. An alternative of every piece is what was asked for."""

@@ -5,11 +5,11 @@ import pytest
 
 from roundelay.core.errors import UserError
 from roundelay.core.streams import stream
-from roundelay_speech.packed.upper import fitted, rows_of, weights_of, widened
+from roundelay_speech.packed.upper import Telling, Told, fitted, lacking, rows_of, weights_of
 
 LOWER, UPPER = 4, 3
 MIXED = stream(0, "mixed").normal(size=(LOWER, UPPER))
-USUAL = np.full(LOWER + UPPER, 2.0, np.float32), np.full(LOWER + UPPER, 3.0, np.float32)
+USUAL, DEVIATION = np.full(LOWER + UPPER, 2.0, np.float32), 3.0
 
 
 def speech(frames: int, louder: float = 0.0) -> np.ndarray:
@@ -30,12 +30,26 @@ def weights() -> np.ndarray:
     return weights_of(rows_of(fitted([(found, *of(found))], LOWER, UPPER)))
 
 
+def told_of(narrow: np.ndarray, weights: np.ndarray, usual: np.ndarray = USUAL) -> Told:
+    """Return the bands that a recording lacks: as loud as it is otherwise."""
+    columns = lacking(weights, narrow.mean(0), usual)
+    mean, std = of(narrow)
+    mean[columns] = usual[columns] + (mean - usual)[:LOWER].mean()
+    std[columns] = DEVIATION
+    return Told(columns, weights[columns - LOWER], (mean, std))
+
+
+def lacking_all(whole: np.ndarray) -> np.ndarray:
+    narrow = whole.copy()
+    narrow[:, LOWER:] = -20 + 0.1 * whole[:, LOWER:]
+    return narrow
+
+
 def test_bands_that_are_lacking_come_back(weights: np.ndarray) -> None:
     """As loud as the rest of the recording; the map as text has three digits."""
     whole = speech(3000, louder=1.5)
-    narrow = whole.copy()
-    narrow[:, LOWER:] = -20 + 0.1 * whole[:, LOWER:]
-    found = widened(narrow, of(narrow), USUAL, weights)
+    narrow = lacking_all(whole)
+    found = told_of(narrow, weights).heard(narrow)
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found[:, :LOWER], narrow[:, :LOWER])
     np.testing.assert_allclose(found[:, LOWER:], whole[:, LOWER:], atol=0.6)
@@ -43,10 +57,24 @@ def test_bands_that_are_lacking_come_back(weights: np.ndarray) -> None:
 
 def test_bands_that_are_there_stay(weights: np.ndarray) -> None:
     whole = speech(3000, louder=-4.0)
+    assert not len(lacking(weights, whole.mean(0), USUAL))
+    whole[:, LOWER] -= 4  # quieter than usual: that, of a recording that lacks nothing, is the speaker's
+    assert not len(lacking(weights, whole.mean(0), USUAL))
     whole[:, -1] -= 30
-    found = widened(whole, of(whole), USUAL, weights)
-    np.testing.assert_array_equal(found[:, :-1], whole[:, :-1])
+    assert lacking(weights, whole.mean(0), USUAL).tolist() == [LOWER, LOWER + UPPER - 1]
+    found = told_of(whole, weights).heard(whole)
+    np.testing.assert_array_equal(found[:, LOWER + 1 : -1], whole[:, LOWER + 1 : -1])
     assert found[:, -1].mean() > -10
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 40])
+def test_frames_that_come_are_told_as_those_that_are_there(weights: np.ndarray, block: int) -> None:
+    """All but the last few, which wait for those after them; cuts do not matter."""
+    narrow = lacking_all(speech(100))
+    told = told_of(narrow, weights)
+    telling = Telling(told)
+    found = np.concatenate([telling.push(narrow[at : at + block]) for at in range(0, 100, block)])
+    np.testing.assert_allclose(found, told.heard(narrow)[: 100 - Telling.delay], rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [("1 2 3",), ("1 nan",), ("a",), (" ".join("1" * 10), "1")])

@@ -25,6 +25,7 @@ WHAT = {
     "units": "what networks without tied states tell apart (`units`)",
     "codecs": "forms in which vectors travel (`codec`)",
     "corpora": "what `roundelay prepare` knows",
+    "packed": "models that come with Roundelay, for `roundelay transcribe`",
     "recipes": "experiments that come with Roundelay",
     "options": "every option of a recipe, its default and the values it takes",
     "keys": "the same as options",
@@ -72,6 +73,10 @@ def _list(options: argparse.Namespace) -> None:
 
 
 def _list_of_speech(what: str, recipe: str | None, show: "_Listing") -> None:
+    if what == "packed":
+        given = load("roundelay_speech.packed.given", "speech", "list packed")
+        show.table(["model", "words", "Hz", "trained on", "errors", "MB", "licence"], given.told())
+        return
     known = load("roundelay_speech.recipes.known", "speech", f"list {what}")
     if what == "recipes":
         show.table(["recipe", "about"], [(name, known.about_recipe(name)) for name in known.known_recipes()])

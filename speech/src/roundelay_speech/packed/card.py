@@ -8,13 +8,12 @@ from typing import Any
 from roundelay import __version__
 from roundelay.core.configure import build
 from roundelay.core.files import write_json, write_text
-from roundelay.core.folders import PACKED
 from roundelay.core.records import Results
 from roundelay.reports.markup import render
 from roundelay.reports.reliability import reliability_picture
 from roundelay.run_directory import commit
 from roundelay_speech.packed.decoded import DecodedRuns, Run
-from roundelay_speech.packed.folder import CARD, README
+from roundelay_speech.packed.folder import CARD, README, PackedModel, write_packed
 from roundelay_speech.prepared import TRAIN, Corpus, numbers
 from roundelay_speech.scoring.reliability import Reliability
 from roundelay_speech.scoring.summary import Summary
@@ -74,11 +73,18 @@ class Card:
         return ""
 
 
-def write_card(folder: Path, card: Card) -> None:
-    """Write the card for programs and for people, with its picture."""
-    own = (CARD, README, PICTURE, PACKED)
+def write_model(folder: Path, card: Card, packed: PackedModel) -> None:
+    """Write the card and, last, packed.json, with the checksums of all that is in the folder."""
+    _write_card(folder, card)
+    write_packed(folder, packed)  # as long as it will be: checksums are of one length
+    own = (CARD, README, PICTURE)
     files = [path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) not in own]
-    card = replace(card, size=sum(path.stat().st_size for path in files))
+    _write_card(folder, replace(card, size=sum(path.stat().st_size for path in files)))
+    write_packed(folder, packed)
+
+
+def _write_card(folder: Path, card: Card) -> None:
+    """Write the card for programs and for people, with its picture."""
     write_json(folder / CARD, card.to_json())
     write_text(folder / README, card.to_text())
     if picture := card.picture():

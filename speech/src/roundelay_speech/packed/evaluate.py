@@ -116,14 +116,11 @@ def _recognised(
         for speaker, some in speakers.items():
             mine = [heard(u) for u in some]
             rest = [heard(u) for u in further.get(speaker, ())]
-            if any(u.sampling_rate < model.sample_rate for u in some):
-                every = model.widened([*mine, *rest], exact=True)
-                mine, rest = every[: len(mine)], every[len(mine) :]
             yield speaker, mine, model.statistics([*mine, *rest], exact=True)
 
     done: dict[str, Transcript] = {}
     for speaker, transcripts in model.recognise_features(
-        features(), options.workers, progress, times=options.times, believing=lambda _: "all"
+        features(), options.workers, progress, times=options.times, believing="all"
     ):
         done |= dict(zip((u.id for u in speakers[speaker]), transcripts, strict=True))
     return {u.id: done[u.id] for u in utterances}

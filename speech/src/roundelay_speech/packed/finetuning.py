@@ -27,8 +27,8 @@ from roundelay_speech.data.problems import counted, listing
 from roundelay_speech.lexicon.cleaning import Change
 from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Pronunciation
-from roundelay_speech.packed.card import Card, Vocabulary, write_card
-from roundelay_speech.packed.folder import CARD, G2P, REMEDY, PackedModel, checksum_below, read_packed, write_packed
+from roundelay_speech.packed.card import Card, Vocabulary, write_model
+from roundelay_speech.packed.folder import CARD, G2P, REMEDY, PackedModel, checksum_below, read_packed
 from roundelay_speech.packed.labelling import HeardSpeech, LabelledSpeech, label_speech
 from roundelay_speech.packed.making import new_folder, refuse_existing
 from roundelay_speech.packed.model import Model, load_model
@@ -247,11 +247,10 @@ def _write_card(
     words = Vocabulary(**told["vocabulary"])
     changed = {"name": options.out.name, "vocabulary": words, "finetuned": finetuned}
     card = Card(**{**told, **changed, "word_errors": {}, "confidences": {}})
-    write_card(folder, card)
     below: dict[str, str] = {}
     for network in packed.networks:
         below |= checksum_below(folder, network.folder)
-    write_packed(folder, replace(packed, below=below))
+    write_model(folder, card, replace(packed, below=below))
     return card
 
 

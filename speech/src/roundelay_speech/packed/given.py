@@ -4,8 +4,10 @@ Each is the folder of a packed model in `given/`, with the licence of the corpus
 them (recipes/an4/packed.sh).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from roundelay.core.files import read_json
 from roundelay.core.folders import PACKED
 
 _GIVEN = Path(__file__).with_name("given")
@@ -14,6 +16,19 @@ _GIVEN = Path(__file__).with_name("given")
 def given_models() -> list[str]:
     """Return their names."""
     return sorted(path.parent.name for path in _GIVEN.glob(f"*/{PACKED}"))
+
+
+def told() -> list[Sequence[str]]:
+    """Return the name of each, its words, sampling rate in Hz, corpus, word errors, size in MB and licence, as text."""
+    rows: list[Sequence[str]] = []
+    for name in given_models():
+        card = read_json(_GIVEN / name / "card.json")
+        errors = ", ".join(
+            f"{split} {one['wer']:.2f} % of {one['words']}" for split, one in card["word_errors"].items()
+        )
+        words, rate, size = card["vocabulary"]["words"], card["sampling_rate"], card["size"] / 1e6
+        rows.append((name, str(words), str(rate), card["corpus"]["name"], errors, f"{size:.2f}", card["licence"]))
+    return rows
 
 
 def model_folder(name: Path | str) -> Path:

@@ -13,6 +13,7 @@ from roundelay_speech.models.frames import scaled
 from roundelay_speech.models.streamed import Streamed
 from roundelay_speech.packed.hearing import Float32, Statistics
 from roundelay_speech.packed.model import Model
+from roundelay_speech.packed.upper import Telling
 
 
 @final
@@ -35,6 +36,7 @@ class GrowingScores:
             if streamed is None:
                 raise ValueError(f"{_name_of(hearing.model.module)} needs the whole utterance")
             self._networks.append(streamed)
+        self._telling = [told and Telling(told) for told in known.told]
         self._held = np.zeros(0, np.float32)  # samples from the first frame on that is not whole
         self._ready = [np.zeros((0, hearing.model.module.columns), np.float32) for hearing in model.hearings]
 
@@ -43,7 +45,11 @@ class GrowingScores:
         """Seconds of audio that must have come, from its beginning on, before a sound is in the scores, at most."""
         config, rate = self._model.hearings[0].features.frames, self._model.sample_rate
         overlap = config.frame_length(rate) - self._shift
-        return (max(network.delay for network in self._networks) * self._shift + overlap) / rate
+        frames = max(
+            network.delay + (telling.delay if telling else 0)
+            for network, telling in zip(self._networks, self._telling, strict=True)
+        )
+        return (frames * self._shift + overlap) / rate
 
     def push(self, samples: Float32) -> Float32:
         """Return unscaled log-likelihoods (B, S) that these samples (N,), after all that came before, decide."""
@@ -51,7 +57,10 @@ class GrowingScores:
         features = self._model.features(self._held)
         self._held = self._held[len(features) * self._shift :]
         for number, hearing in enumerate(self._model.hearings):
-            scores = self._networks[number].push(torch.from_numpy(features.of_network[number]))
+            heard = features.of_network[number]
+            if telling := self._telling[number]:
+                heard = telling.push(heard)
+            scores = self._networks[number].push(torch.from_numpy(heard))
             part = scaled(scores, hearing.model.prior)
             if len(self._networks) > 1:
                 part *= hearing.weight

@@ -17,7 +17,7 @@ from roundelay_speech.features.parts import FeatureConfig
 from roundelay_speech.features.store import FeatureStore, SpeakerStats, SpeakerSums, StoredPart
 from roundelay_speech.models.frames import log_likelihoods
 from roundelay_speech.packed.folder import PackedNetwork
-from roundelay_speech.packed.upper import weights_of, widened
+from roundelay_speech.packed.upper import Told, lacking, lower_bands, weights_of
 from roundelay_speech.trained import AcousticModel
 
 Float32 = npt.NDArray[np.float32]
@@ -41,9 +41,16 @@ class PieceFeatures:
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """Mean (F,) and standard deviation (F,) of a speaker's features, for each network in turn."""
+    """Mean (F,) and standard deviation (F,) of a speaker's features, for each network in turn; and what tells the bands
+    that the recording lacks, whose own these are then not."""
 
     of_network: tuple[tuple[Float32, Float32], ...]
+    told: tuple[Told | None, ...]
+
+    def heard(self, features: PieceFeatures) -> PieceFeatures:
+        """Return features of this speaker with the bands that they lack."""
+        both = zip(features.of_network, self.told, strict=True)
+        return PieceFeatures(tuple(one if told is None else told.heard(one) for one, told in both))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,31 +86,33 @@ class Hearing:
         bank = self.features.filterbanks[0].fbank
         return features[:, : max(2, int((band_centres(bank, rate) <= _TELEPHONE).sum()))]
 
-    def statistics(self, pieces: Sequence[Float32], exact: bool) -> tuple[Float32, Float32]:
-        """Return the mean and standard deviation over all frames of the pieces; unless `exact`, made up where they are
-        few."""
+    def statistics(self, pieces: Sequence[Float32], exact: bool) -> tuple[tuple[Float32, Float32], Told | None]:
+        """Return the mean and standard deviation over all frames of the pieces, unless `exact` made up where they are
+        few; and what tells the bands that they lack."""
+        if not sum(map(len, pieces)):
+            return self.usual, None
+        share = 1.0 if exact else sum(map(len, pieces)) / ENOUGH_FRAMES
+        mean, std = self._moments(pieces)
+        if self.upper is None or not len(columns := lacking(self.upper, mean, self.usual[0])):
+            return self._made_up(mean, std, share), None
+        lower = lower_bands(self.upper)
+        louder = (mean - self.usual[0])[:lower].mean()
+        mean[columns], std[columns] = self.usual[0][columns] + louder, self.usual[1][columns]
+        told = Told(columns, self.upper[columns - lower], self._made_up(mean, std, share))
+        return self._made_up(*self._moments([told.heard(piece) for piece in pieces]), share), told
+
+    def _moments(self, pieces: Sequence[Float32]) -> tuple[Float32, Float32]:
         sums = SpeakerSums(len(self.usual[0]))
         for piece in pieces:
             sums.add(_ONLY, piece)
-        frames = sum(map(len, pieces))
-        if not frames:
-            return self.usual
         found = sums.finish(self.parts)
-        mean, std = found.mean[0], found.std[0]
-        if exact or frames >= ENOUGH_FRAMES:
-            return mean, std
-        return self._made_up(mean, std, frames / ENOUGH_FRAMES)
-
-    def widened(self, pieces: Sequence[Float32], exact: bool) -> list[Float32]:
-        """Return features (T, F) of one speaker's pieces with the bands that the recording lacks."""
-        if self.upper is None or not sum(map(len, pieces)):
-            return [*pieces]
-        own = self.statistics(pieces, exact)
-        return [widened(piece, own, self.usual, self.upper) for piece in pieces]
+        return found.mean[0], found.std[0]
 
     def _made_up(self, mean: Float32, std: Float32, share: float) -> tuple[Float32, Float32]:
         """Return statistics of a `share` of the frames that are enough, the rest those of the average training speaker:
         as loud as this recording is, for that a second of speech tells."""
+        if share >= 1:
+            return mean, std
         likely = self.usual[0].copy()
         first = 0
         for part in self.parts:

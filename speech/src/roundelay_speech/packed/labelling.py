@@ -67,20 +67,23 @@ class HeardSpeech:
 
     def store(self, model: Model, network: int) -> FeatureStore:
         """Return the features for one network of the model."""
-        hearing, some = model.hearings[network], [one.of_network[network] for one in self.features]
+        heard = [
+            self.statistics[u.speaker].heard(one).of_network[network]
+            for u, one in zip(self.utterances, self.features, strict=True)
+        ]
         speakers = tuple(self.statistics)
         of = {name: index for index, name in enumerate(speakers)}
         mean, std = (np.stack([known.of_network[network][i] for known in self.statistics.values()]) for i in (0, 1))
         return FeatureStore(
             model.folder,
-            np.concatenate(some),
+            np.concatenate(heard),
             tuple(u.id for u in self.utterances),
-            np.cumsum([0, *map(len, some)]),
+            np.cumsum([0, *map(len, heard)]),
             np.array([of[u.speaker] for u in self.utterances], np.int32),
             SpeakerStats(speakers, mean, std, np.zeros(len(speakers), np.int64)),
             model.sample_rate,
             {},
-            tuple(hearing.parts),
+            tuple(model.hearings[network].parts),
         )
 
 

@@ -29,7 +29,7 @@ from roundelay_speech.hmm.alignment import TREE, Alignment
 from roundelay_speech.lexicon.g2p import LEAST_WORDS, g2p_of, save_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, write_lexicon
 from roundelay_speech.packed.calibrating import MOST_SECONDS, CalibrationSpeech, HeldOut, calibrated, truths
-from roundelay_speech.packed.card import Card, Vocabulary, card_of, write_card
+from roundelay_speech.packed.card import Card, Vocabulary, card_of, write_model
 from roundelay_speech.packed.decoded import DecodedRuns, Run, decoded_for
 from roundelay_speech.packed.folder import (
     DICTIONARY,
@@ -40,7 +40,6 @@ from roundelay_speech.packed.folder import (
     PackedNetwork,
     PackedSearch,
     checksum_below,
-    write_packed,
 )
 from roundelay_speech.packed.hearing import PieceFeatures
 from roundelay_speech.packed.model import load_model
@@ -101,20 +100,18 @@ def pack(runs: Sequence[Run], options: Packing, progress: Progress) -> Card:
             networks.append(_packed_network(folder / name, member, config, load_corpus(run[1].corpus)))
             below |= checksum_below(folder, name)
         card = card_of(runs, own, found, words, options.licence, options.out.name)
-        write_card(folder, card)
         made_by = f"roundelay {__version__}"
         rate, search = _one_rate(members), _search(found, recipe)
         rescored, silence = recipe.decode.rescored, own.lexicon.silence if recipe.unaligned else ""
         packed = PackedModel(rate, tuple(networks), search, made_by, rescored, silence, below, cleaned=own.cleaned)
-        write_packed(folder, packed)
+        write_model(folder, card, packed)
         speech = _calibration_speech(recipe, own, members)
         bare = load_model(folder)
         evidence = calibrated(bare, speech, progress)
         write_json(folder / EVIDENCE_FILE, plain(evidence))
         held = truths(replace(bare, evidence=evidence), speech, progress)
         card = replace(card, confidences={split: plain(one) for split, one in held.items()})
-        write_card(folder, card)
-        write_packed(folder, packed)
+        write_model(folder, card, packed)
     return card
 
 
@@ -203,10 +200,9 @@ def _packed_network(folder: Path, member: EnsembleMember, config: FeatureConfig,
     folder.mkdir()
     for name in (MODEL, MODEL_META):
         shutil.copyfile(member.exp / name, folder / name)
-    mean, std = usual_speaker(member.store, [u.id for u in corpus.splits[TRAIN]])
     trained = corpus.splits[TRAIN]
-    heard_telephones = any(u.distortion == "telephone" for u in trained)  # then it knows bands that are empty
-    upper = () if heard_telephones else _upper(member.store, config, [u.id for u in trained if not u.copied])
+    mean, std = usual_speaker(member.store, [u.id for u in trained if not u.distortion])
+    upper = _upper(member.store, config, [u.id for u in trained if not u.copied])
     return PackedNetwork(folder.name, member.weight, config, tuple(mean.tolist()), tuple(std.tolist()), upper)
 
 

@@ -10,7 +10,7 @@ units and a blank, or states of phones.
 
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -97,18 +97,13 @@ class Examined:
     measures: Float64 | None  # (words, M) what speaks for each, see `measured`; None where the model does not say
 
 
-Believing = Literal["said", "lasting", "all"]
-"""Words of a search that are taken for said: those that evidence speaks for; those that do not last impossibly long;
-all, as `roundelay decode` has them. Confidences of all three are made true (speech/decode/evidence.py)."""
+Believing = Literal["said", "all"]
+"""Words of a search that are taken for said: those that evidence speaks for; or all, as `roundelay decode` has them.
+Confidences of both are made true (speech/decode/evidence.py)."""
 
 
 Recording = tuple[str, Sequence[Float32]]
 """A name, and pieces of one speaker's speech: samples (N,) each."""
-
-
-def _said(name: str) -> Believing:
-    del name
-    return "said"
 
 
 @final
@@ -162,7 +157,7 @@ class Model:
     @property
     def usual(self) -> Statistics:
         """Statistics of the average training speaker, before anything is known of who speaks."""
-        return Statistics(tuple(hearing.usual for hearing in self.hearings))
+        return self.statistics([])
 
     @property
     def caveats(self) -> list[str]:
@@ -249,36 +244,25 @@ class Model:
             found.append(found[same[0]] if same else hearing.filterbanks(samples, self.sample_rate))
         return PieceFeatures(tuple(found))
 
-    def widened(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> list[PieceFeatures]:
-        """Return features of one speaker's pieces, recorded at a lower rate than the model's, with the bands that they
-        lack (upper.py).
-
-        Args:
-            exact: see `statistics`.
-        """
-        by_network = [
-            hearing.widened([piece.of_network[number] for piece in pieces], exact)
-            for number, hearing in enumerate(self.hearings)
-        ]
-        return [PieceFeatures(some) for some in zip(*by_network, strict=True)]
-
     def statistics(self, pieces: Sequence[PieceFeatures], *, exact: bool = False) -> Statistics:
         """Return statistics of the one speaker of all these pieces.
 
         From five seconds of speech on they are those that `roundelay prepare` keeps. Of less, what is missing is made
-        up by the average training speaker, unless they are to be `exact`.
+        up by the average training speaker, unless they are to be `exact`. Where the recording lacks bands, as one by
+        telephone does, they tell these to whatever is heard with them (upper.py).
         """
-        return Statistics(
-            tuple(
-                hearing.statistics([piece.of_network[number] for piece in pieces], exact)
-                for number, hearing in enumerate(self.hearings)
-            )
-        )
+        found = [
+            hearing.statistics([piece.of_network[number] for piece in pieces], exact)
+            for number, hearing in enumerate(self.hearings)
+        ]
+        return Statistics(tuple(own for own, _ in found), tuple(told for _, told in found))
 
     def scores(self, features: PieceFeatures, statistics: Statistics) -> Float32:
         """Return (T, S) log-likelihoods, unscaled: the weighted mean of what the networks say."""
         total: Float32 | None = None
-        for hearing, matrix, known in zip(self.hearings, features.of_network, statistics.of_network, strict=True):
+        for hearing, matrix, known in zip(
+            self.hearings, statistics.heard(features).of_network, statistics.of_network, strict=True
+        ):
             part = hearing.scores(matrix, known, self.sample_rate)
             if len(self.hearings) > 1:
                 part *= hearing.weight
@@ -373,7 +357,7 @@ class Model:
         longest = {} if evidence is None else evidence.longest
         seconds = self.frame_seconds * self.hearings[0].model.module.subsampling
         kept = [*range(len(words))]
-        if believing != "all":
+        if believing == "said":
             kept = [n for n, place in enumerate(found.places) if not too_long(place, longest, seconds)]
         if evidence is not None and found.measures is not None:
             if believing == "said":
@@ -394,7 +378,6 @@ class Model:
         *,
         times: bool = True,
         exact: bool = False,
-        narrow: Container[str] = (),
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the words of many recordings, one after the other in the order given: name, and a transcript a piece.
@@ -405,22 +388,13 @@ class Model:
             progress: advanced by every piece.
             times: give words times and confidences, which takes as long as the search again.
             exact: see `statistics`.
-            narrow: names of recordings that lack what the model hears: it is told by what they have, and evidence that
-                words were said is none there.
             asked: alternatives, and words to favour.
 
         Raises:
             UserError: samples that cannot be heard (names the recording); a worker was killed.
         """
-        heard = ((name, *self._known(name, pieces, exact, narrow=name in narrow)) for name, pieces in recordings)
-        yield from self.recognise_features(
-            heard,
-            workers,
-            progress,
-            times=times,
-            believing=lambda name: "lasting" if name in narrow else "said",
-            asked=asked,
-        )
+        heard = ((name, *self._known(name, pieces, exact)) for name, pieces in recordings)
+        yield from self.recognise_features(heard, workers, progress, times=times, asked=asked)
 
     def recognise_features(
         self,
@@ -429,7 +403,7 @@ class Model:
         progress: Progress | None = None,
         *,
         times: bool = True,
-        believing: Callable[[str], Believing] = _said,
+        believing: Believing = "said",
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, list[Transcript]]]:
         """Yield the results of `recognise_many` for recordings whose features, and those of their speakers, are
@@ -439,7 +413,7 @@ class Model:
             for name, features, known in recordings:
                 transcripts = []
                 for one in features:
-                    found = self.of_features(one, known, times=times, believing=believing(name), asked=asked)
+                    found = self.of_features(one, known, times=times, believing=believing, asked=asked)
                     transcripts.append(found)
                     progress.advance()
                 yield name, transcripts
@@ -447,21 +421,17 @@ class Model:
         waiting: deque[tuple[str, int]] = deque()  # names, and pieces of each, that are still to come
         done: list[Transcript] = []
         with start_workers(workers or cores(), _begin, self.folder) as running:
-            for some in running.in_order(_work, _jobs(recordings, waiting, _How(times, asked), believing)):
+            for some in running.in_order(_work, _jobs(recordings, waiting, _How(times, asked, believing))):
                 done += some
                 progress.advance(len(some))
                 yield from _whole(waiting, done)
         yield from _whole(waiting, done)
 
-    def _known(
-        self, name: str, pieces: Sequence[Float32], exact: bool, *, narrow: bool
-    ) -> tuple[list[PieceFeatures], Statistics]:
+    def _known(self, name: str, pieces: Sequence[Float32], exact: bool) -> tuple[list[PieceFeatures], Statistics]:
         try:
             features = [self.features(piece) for piece in pieces]
         except UserError as error:
             raise UserError(f"{name}: {error}") from None
-        if narrow:
-            features = self.widened(features, exact=exact)
         return features, self.statistics(features, exact=exact)
 
 
@@ -512,9 +482,10 @@ def _acts(character: str) -> bool:
 class _How:
     times: bool
     asked: Wishes
+    believing: Believing
 
 
-_Job = tuple[list[PieceFeatures], Statistics, _How, Believing]
+_Job = tuple[list[PieceFeatures], Statistics, _How]
 
 
 def _with_alternatives(found: Transcript, strings: Sequence[StringAlternative], most: int) -> Transcript:
@@ -533,9 +504,9 @@ def _begin(folder: Path) -> None:
 
 
 def _work(job: _Job) -> list[Transcript]:
-    features, known, how, believing = job
+    features, known, how = job
     return [
-        _HERE["model"].of_features(one, known, times=how.times, believing=believing, asked=how.asked)
+        _HERE["model"].of_features(one, known, times=how.times, believing=how.believing, asked=how.asked)
         for one in features
     ]
 
@@ -552,7 +523,6 @@ def _jobs(
     recordings: Iterable[tuple[str, Sequence[PieceFeatures], Statistics]],
     waiting: deque[tuple[str, int]],
     how: _How,
-    believing: Callable[[str], Believing],
 ) -> Iterator[_Job]:
     """Yield the pieces of all recordings, some at once; names of recordings and their numbers of pieces go to
     `waiting`."""
@@ -562,10 +532,10 @@ def _jobs(
         for one in features:
             job.append(one)
             if sum(map(len, job)) >= _JOB_FRAMES:
-                yield job, known, how, believing(name)
+                yield job, known, how
                 job = []
         if job:
-            yield job, known, how, believing(name)
+            yield job, known, how
 
 
 def packed_columns(folder: Path, packed: PackedModel, units: UnitSet | None) -> Columns:

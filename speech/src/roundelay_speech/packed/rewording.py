@@ -33,8 +33,8 @@ from roundelay_speech.lexicon.g2p import load_g2p
 from roundelay_speech.lexicon.lexicon import Lexicon, NearWords, Pronunciation, base_phone, read_lexicon
 from roundelay_speech.ngrams.ngram import NEVER, RESERVED, UNKNOWN, Arpa
 from roundelay_speech.ngrams.ngram import build as build_model
-from roundelay_speech.packed.card import Card, Vocabulary, write_card
-from roundelay_speech.packed.folder import CARD, DICTIONARY, G2P, read_packed, write_packed
+from roundelay_speech.packed.card import Card, Vocabulary, write_model
+from roundelay_speech.packed.folder import CARD, DICTIONARY, G2P, read_packed
 from roundelay_speech.packed.making import GRAPH_FILES, new_folder, refuse_existing
 from roundelay_speech.packed.model import packed_columns
 from roundelay_speech.recipes.known import apply_overrides
@@ -102,8 +102,7 @@ def reword(source: Path, options: Rewording, progress: Progress) -> Card:
         progress.advance(0, str(read_json(folder / GRAPH_FILE)["left_out"]))
         progress.finish()
         card = _card(read_json(source / CARD), options.out.name, folder)
-        write_card(folder, card)
-        write_packed(folder, packed)
+        write_model(folder, card, packed)
     return card
 
 

@@ -14,7 +14,7 @@ Legend: N samples.
 import math
 import resource
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, final
 
@@ -144,11 +144,9 @@ class Recogniser(Protocol):
         workers: int = 0,
         *,
         times: bool = True,
-        narrow: Container[str] = (),
         asked: Wishes = WORDS_ALONE,
     ) -> Iterator[tuple[str, Sequence[SaidWords]]]:
-        """Yield the words of all pieces (N,) of each of these speakers, in order; `narrow`, the names of those who were
-        recorded at a lower rate, grows meanwhile."""
+        """Yield the words of all pieces (N,) of each of these speakers, in order."""
         ...
 
 
@@ -213,7 +211,6 @@ class _Underway:
     seconds: float = 0.0
     waiting: int = 0  # pieces that are not recognised yet
     read: bool = False
-    narrow: bool = False  # recorded at a lower rate than the model's
     problem: str = ""
     notes: list[str] = field(default_factory=list)
     unsure: float = 0.0  # seconds whose words have no confidence
@@ -281,11 +278,8 @@ class Transcriber:
         # Units are read ahead of their results; these come in the same order.
         sent: deque[list[_Part]] = deque()
         try:
-            narrow: set[str] = set()
-            units, how = self._units(recordings, sent, narrow), self._options
-            for _, found in self._model.recognise_many(
-                units, workers=how.workers, times=how.times, narrow=narrow, asked=how.asked
-            ):
+            units, how = self._units(recordings, sent), self._options
+            for _, found in self._model.recognise_many(units, workers=how.workers, times=how.times, asked=how.asked):
                 before = self.seconds
                 for part, said in zip(sent.popleft(), found, strict=True):
                     self._add(part, said)
@@ -314,13 +308,11 @@ class Transcriber:
             yield self._underway.popleft().finished()
 
     def _units(
-        self, recordings: Sequence[Recording], sent: deque[list[_Part]], narrow: set[str]
+        self, recordings: Sequence[Recording], sent: deque[list[_Part]]
     ) -> Iterator[tuple[str, Sequence[Samples]]]:
         """Yield pieces that are normalised together; what they are goes to `sent`."""
         for number, parts in enumerate(self._together(recordings)):
             sent.append(parts)
-            if any(part.of.narrow for part in parts):
-                narrow.add(str(number))
             yield str(number), [part.piece.samples for part in parts]
 
     def _together(self, recordings: Sequence[Recording]) -> Iterator[list[_Part]]:
@@ -349,10 +341,9 @@ class Transcriber:
         try:
             with open_sound(here.recording.path) as sound:
                 if sound.rate < rate:
-                    here.narrow = True
                     here.notes.append(
                         f"recorded at {sound.rate:,} Hz, where the model hears {rate:,}: nothing lies above "
-                        f"{sound.rate // 2:,} Hz, and noise may become words"
+                        f"{sound.rate // 2:,} Hz"
                     )
                 cutters: dict[int, tuple[Resampler, Stretches]] = {}
                 for block in self._chosen(sound):
