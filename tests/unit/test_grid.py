@@ -147,6 +147,34 @@ def test_all_gradients_of_a_grid_are_priced_alike(recipe: str) -> None:
     assert {recipe_of(cell).cost.frames_per_gradient for cell in grid.cells} == {256}
 
 
+def test_a_number_of_the_recipe_is_priced_in_the_unit_it_was_written_in(recipe: str) -> None:
+    """256 frames of the recipe are not 256 utterances where an override counts those, and minibatches are an axis."""
+    in_sequences = ["training.runtime=sim", "training.minibatch_unit=sequences", "model=blstm"]
+    own = plan(recipe, [*in_sequences, "training.minibatch=16,32"], Contenders(["ssgd"], [2], 1))
+    given = plan(recipe, [*in_sequences, "training.minibatch=16"], Contenders(["ssgd"], [2], 1))
+    prices = [
+        {(c.frames_per_gradient, c.sequences_per_gradient) for c in (recipe_of(cell).cost for cell in grid.cells)}
+        for grid in (own, given)
+    ]
+    assert prices == [{(256, None)}, {(None, 16)}]
+
+
+def test_sequences_of_two_lengths_have_no_price_by_their_number(recipe: str) -> None:
+    axes = ["training.runtime=sim", "training.minibatch_unit=sequences", "training.minibatch=16"]
+    two = "model={name: blstm, chunk: 21},{name: blstm}"
+    with pytest.raises(UserError, match=r"axis model sequences are of 21 frames and of whole utterances, but"):
+        plan(recipe, [*axes, two], Contenders(["ssgd"], [2], 1))
+    with pytest.raises(UserError, match=r"axis model\.chunk sequences .* but 16 .*cost\.frames_per_gradient=336"):
+        plan(recipe, [*axes, "model={name: blstm}"], Contenders(["ssgd"], [2], 1, tune=["model.chunk=21,42"]))
+    plan(recipe, [*axes, two, "cost.frames_per_gradient=336"], Contenders(["ssgd"], [2], 1))
+    plan(
+        recipe,
+        [*axes, "model={name: blstm, chunk: 21},{name: blstm, chunk: 21, cells: 8}"],
+        Contenders(["ssgd"], [2], 1),
+    )
+    plan(recipe, [*axes[1:], two], Contenders(["ssgd"], [2], 1))  # real time has no prices
+
+
 def test_an_axis_may_be_the_minibatch_of_every_learner(recipe: str) -> None:
     """It takes the place of the recipe's total; the baseline has the same for its one learner."""
     grid = plan(recipe, ["training.minibatch_per_learner=64,128"], Contenders(["ssgd"], [4], 1))

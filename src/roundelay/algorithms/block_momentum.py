@@ -24,7 +24,7 @@ the mean moves a share c as far as one learner does in as many examples, it is m
 
     c eta / (1 - zeta) = 1
 
-With a minibatch for each of N learners c = 1/N: then zeta = 1 - 1/N and eta = 1 (Chen and Huo 2016; Li et al. 2017).
+With a minibatch for each of N learners c = 1/N: then zeta = 1 - 1/N and eta = 1 (Li et al. 2017).
 With one minibatch cut over all learners c = 1, and block momentum has nothing to make up for but what local momentum
 loses where it starts anew in every block.
 

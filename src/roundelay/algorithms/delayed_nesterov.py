@@ -1,5 +1,5 @@
 """Delayed Nesterov: an outer optimizer for reports that come one by one (Liu et al. 2024, "Asynchronous Local-SGD
-Training for Language Modeling", arXiv 2401.09135, algorithm 3, with its c at 0).
+Training for Language Modeling", arXiv 2401.09135).
 
 The centre is W, with a momentum m and a buffer D beside it, both zero at first. Report number t (from 1) brings
 d = p - w: p is the centre as its learner last read it, w where it has come from there.
@@ -14,8 +14,8 @@ Nesterov step on their mean. With N = 1 and one learner that is DiLoCo's outer s
 
 Reports that come late may weigh less, and be turned towards the momentum, before all of this (stale_reports.py).
 
-Source: torchft's asynchronous DiLoCo, which names the algorithm and has its defaults (0.7, 0.9); the paper's own text
-was not read.
+Source: torchft's asynchronous DiLoCo, which names it as algorithm 3 of that paper, and has a rate of 0.7 and a momentum
+of 0.9 by default; of the paper itself the abstract was read.
 
 Legend: C elements of a chunk.
 """

@@ -4,7 +4,7 @@
 With d what a learner has changed in a period and e what it has not sent yet, 0 at first:
 
     e <- beta e + d
-    s  = Q(top-k(e))         the k largest by size in every block of 4,096, which is the paper's 64 x 64; all others 0
+    s  = Q(top-k(e))         the k largest by size in every block of 4,096 (64 x 64 in the authors' code); others 0
     e <- e - s
 
 Q leaves four values a block: the mean of those kept that are positive and larger than the mean size, positive and

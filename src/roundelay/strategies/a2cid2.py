@@ -11,8 +11,8 @@ before its row, and as in adpsgd, on its own clock:
     update    x_l <- x_l - lr * g                  (and x~_l with it)
 
 Rows and x~ together keep their sum; rows alone do not. With `mixing_rate` 0 the rows are those of adpsgd, to the bit.
-`mixing_rate: null` and `pull: null` are the paper's constants of the mean graph: on a ring the momentum is strong, and
-where everybody meets everybody (random, random-ring) it is nothing.
+`mixing_rate: null` and `pull: null` are the constants of the mean graph in its authors' code: on a ring the momentum is
+strong, and where everybody meets everybody (random, random-ring) it is nothing.
 
 Sent: one model each way (8 P bytes) an exchange: each end knows by its own row what its x~ goes. Waits: nobody.
 

@@ -13,11 +13,11 @@ is diloco of one learner, to the bit.
 Two remedies for late reports (algorithms/stale_reports.py): `decay` and `cutoff` weigh a report by its age in outer
 rounds (CGAD), `keep` turns one whose cosine with the outer momentum is smaller (HeLoCo). Off by default.
 
-Where we differ: `period` is for a learner of the mean speed, theirs for the fastest, since a learner knows its share of
-all minibatches drawn and nobody else's; in loops that draw for themselves (attach) speed is not known, and all take
-`period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep` leaves
-them). A segment ends with a report, of fewer steps if need be. Their grace period for reports that come together is
-left out.
+Where we differ: `period` is for a learner of the mean speed, torchft's for the fastest, since a learner knows its
+share of all minibatches drawn and nobody else's; in loops that draw for themselves (attach) speed is not known, and all
+take `period` steps. First moments of the local optimizer start from zero after a report (`local_momentum: keep` leaves
+them). A segment ends with a report, of fewer steps if need be. Torchft's grace period for reports that come together
+is left out.
 
 Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
 Staleness counts reports of others between reading the centre and reporting back. The centre is the model.

@@ -3,10 +3,12 @@
 
 The equation is in algorithms/outer_momentum.py. The paper's local optimizer is AdamW (`optimizer.name=adamw`); any will
 do. `rate` and `momentum` are the outer step's. `rate: null` moves as far as one learner does in as many examples, and
-is at most the paper's 0.7: that is for 7 learners and more with a minibatch each, and overshoots for fewer.
+is at most 0.7, our default, which `LARGEST_RATE` there gives its reason for: 7 learners and more with a minibatch each
+have it, and for fewer it would overshoot. What rate and momentum the paper has was not read; torchft's tests have 0.7
+and 0.9.
 
-Where we differ: first moments of the local optimizer start from zero after an outer step (`local_momentum: keep` is the
-paper's), second moments stay.
+Where we differ: first moments of the local optimizer start from zero after an outer step (`local_momentum: keep` is
+torchft's way), second moments stay.
 
 With another `codec` than fp32 learners send what they have changed, coded, instead of their models:
 

@@ -1,10 +1,11 @@
 """D-PSGD: synchronous decentralized SGD; every learner averages with its neighbours only (Lian et al. 2017, arXiv
 1705.09056).
 
-With T_k the mixing matrix of round k, doubly stochastic, there are three orders, all called D-PSGD in the literature:
+With T_k the mixing matrix of round k, doubly stochastic, there are three orders, all called D-PSGD in the literature
+(with names as in BlueFog's code):
 
     atc         x_l <- sum_j T_lj (x_j - lr g(x_j))             adapt, then combine
-    consensus   x_l <- sum_j T_lj x_j - lr g(x_l)               the paper's; the exchange hides behind the gradient
+    consensus   x_l <- sum_j T_lj x_j - lr g(x_l)               the exchange hides behind the gradient
     cta         y_l  = sum_j T_lj x_j ;  x_l <- y_l - lr g(y_l)  combine, then adapt
 
 The default is atc. On a quadratic it is stable up to lr x curvature 2, as SGD is, whatever T is; the consensus order

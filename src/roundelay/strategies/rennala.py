@@ -11,7 +11,7 @@ bit.
 
 Where we differ: a minibatch whose report is dropped counts as trained, and nobody computes it again. Of equally fast
 learners L - 1 are at the old point when the centre moves, so that it moves L times in L + `batch` - 1 rounds of them;
-in the paper, too, a worker goes on with what it has begun.
+there, too, by later papers of its authors, a worker goes on with what it has begun.
 
 Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner; reports queue up at the centre.
 Staleness counts updates of the centre between reading it and reporting back, dropped reports too. The centre is the

@@ -4,8 +4,10 @@ The equation is in algorithms/outer_momentum.py: classical BMUF whose momentum i
 shrinks when the learning rate does.
 
 Sent: one model (4 P bytes) a learner every `period` steps. Waits: everybody for the slowest, every `period` steps.
-Block momentum and rate are by default bmuf's, which follow from the minibatch; the paper's rate is 1, its momentum 0.4
-to 0.8. Where we differ: the base is local SGD with the learner's own optimizer; the gossip base is not offered.
+Block momentum and rate are by default bmuf's, which follow from the minibatch; fairscale, whose code names the paper,
+has the rate 1 and tries momenta up to 0.6.
+
+Where we differ: the base is local SGD with the learner's own optimizer; the gossip base is not offered.
 """
 
 from dataclasses import dataclass

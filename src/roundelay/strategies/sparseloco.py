@@ -15,7 +15,7 @@ Sent: density P (12 + 2) / 8 bytes a learner every `period` steps and 16 a block
 so e_i, are what the codec of the message makes of them (algorithms/codecs/sparse.py). Waits: everybody for the slowest,
 every `period` steps.
 
-Where we differ: means of s_i are weighted by frames and taken over all learners, as the paper writes them; in its code
+Where we differ: means of s_i are weighted by frames and taken over all learners, as others quote the paper; in its code
 a place counts for those alone who have sent it. Blocks are runs of the row, not parts of a matrix.
 """
 

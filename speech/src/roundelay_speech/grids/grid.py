@@ -15,6 +15,7 @@ from typing import Any
 
 from roundelay.core.configure import plain
 from roundelay.core.errors import UserError
+from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize
 from roundelay.grids.axes import Axes, Point, check_axes, points, read_axes, recipe_part, strategy_part
 from roundelay.grids.cells import Cell, Configuration, Work, stem
 from roundelay.grids.grid import Contenders, Grid, Tuning
@@ -75,11 +76,13 @@ def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path
     An override with several values is an axis (`compare.axes`). What `tune` names is chosen on dev for every cell of
     the other axes, under the recipe's seed; the seeds that judge then come after it.
 
-    In the simulator a gradient costs in proportion to its frames, unless the recipe says for how many frames
-    `cost.gradient` is: one learner's minibatch then.
+    In the simulator a gradient costs in proportion to its frames, at one price for all trainings. Where the recipe does
+    not say for how many frames or sequences `cost.gradient` is, it is for one minibatch of a learner; if minibatches
+    are an axis, for the recipe's own, in the recipe's own unit.
 
     Raises:
-        UserError: no such recipe, strategy or option; an override of what the grid sets; numbers that are no grid.
+        UserError: no such recipe, strategy or option; an override of what the grid sets; numbers that are no grid; a
+            price for sequences, whose length is an axis.
     """
     ours = {f"training.{key}" for key in OURS}
     if taken := [text for text in (*overrides, *wanted.tune) if text.partition("=")[0] in ours]:
@@ -93,18 +96,57 @@ def plan(source: str, overrides: Sequence[str], wanted: Contenders, folder: Path
     axes = read_axes(overrides, wanted.tune)
     check_axes(axes, wanted.strategies, partial(check_recipe, source))
     base = load_recipe(source, axes.overrides)
-    if base.training.runtime == "sim":
-        base = dataclasses.replace(base, cost=base.cost.per_minibatch(base.training.size))
+    price = _size_of_price(source, axes, base)
+    by_number = price.unit == "sequences" and _priced(base, price) != base and base.cost.cluster is None
+    base = _priced(base, price)
     first = base.training.seed + bool(wanted.tune)
-    maker = _Maker(source, axes, base, folder if folder is not None else Path("exp") / base.name / "compare")
-    return maker.grid(wanted.ways(), tuple(range(first, first + wanted.seeds)))
+    folder = folder if folder is not None else Path("exp") / base.name / "compare"
+    grid = _Maker(source, axes, base, price, folder).grid(wanted.ways(), tuple(range(first, first + wanted.seeds)))
+    if by_number:
+        _check_lengths(grid, price.number)
+    return grid
+
+
+def _size_of_price(source: str, axes: Axes, base: Recipe) -> MinibatchSize:
+    """Return the minibatch whose gradient takes `cost.gradient` seconds, where the recipe says of no size.
+
+    Of an axis of minibatches the recipe's number is none of the grid's, so it is read in the unit it was written for,
+    and not in that of an override: 2,048 frames are not 2,048 utterances.
+    """
+    if not any(axis.key in (TOTAL, PER_LEARNER) for axis in (*axes.compared, *axes.tuned)):
+        return base.training.size
+    kept = [text for text in axes.overrides if not text.startswith(TOTAL)]  # nor the unit, whose name begins so, too
+    return load_recipe(source, kept).training.size
+
+
+def _check_lengths(grid: RecipeGrid, number: int) -> None:
+    """Raise a UserError where `number` sequences have the price of a gradient, and those of two cells are not equally
+    long."""
+    found: dict[int | None, Configuration] = {}
+    for cell in grid.every_cell:
+        found.setdefault(getattr(of_recipe(cell.configuration).base.model, "chunk", None), cell.configuration)
+    if len(found) > 1:
+        (one, here), (other, there) = list(found.items())[:2]
+        apart = [key for key, value in here.axes if key.startswith("model") and value != dict(there.axes)[key]]
+        raise UserError(
+            f"along the axis {', '.join(apart)} sequences are of {_length(one)} and of {_length(other)}, but {number} "
+            "of them, a minibatch, have one price in virtual time: say for how many frames cost.gradient is, for "
+            f"example cost.frames_per_gradient={number * (one or other or 1)}."
+        )
+
+
+def _priced(recipe: Recipe, size: MinibatchSize) -> Recipe:
+    """Return the recipe with the price of a gradient that the whole grid has, of a minibatch of this size."""
+    if recipe.training.runtime != "sim":
+        return recipe
+    return dataclasses.replace(recipe, cost=recipe.cost.per_minibatch(size))
 
 
 class _Maker:
     """Makes the cells of one grid."""
 
-    def __init__(self, source: str, axes: Axes, base: Recipe, folder: Path) -> None:
-        self.source, self.axes, self.base = source, axes, base
+    def __init__(self, source: str, axes: Axes, base: Recipe, price: MinibatchSize, folder: Path) -> None:
+        self.source, self.axes, self.base, self.price = source, axes, base, price
         self.directories = Directories(folder)
         self._recipes: dict[tuple[str, ...], Recipe] = {}
         self._named: dict[str, RecipeConfiguration] = {}
@@ -162,10 +204,12 @@ class _Maker:
         """Return the recipe at these values, with the price of a gradient that the whole grid has."""
         if overrides not in self._recipes:
             recipe = load_recipe(self.source, [*self.axes.overrides, *overrides])
-            if recipe.training.runtime == "sim":
-                recipe = dataclasses.replace(recipe, cost=recipe.cost.per_minibatch(self.base.training.size))
-            self._recipes[overrides] = recipe
+            self._recipes[overrides] = _priced(recipe, self.price)
         return self._recipes[overrides]
+
+
+def _length(chunk: int | None) -> str:
+    return "whole utterances" if chunk is None else f"{chunk} frames"
 
 
 def _value(recipe: Recipe, key: str, written: str | None) -> Any:

@@ -2,7 +2,7 @@
 2019), put to the mean of the speaker.
 
 Where the masks lie is drawn from torch's generator, which a learner seeds by the name of the minibatch: a gradient
-stays a pure function of the point and the minibatch. The paper's warping of time, which helped least, is left out.
+stays a pure function of the point and the minibatch. Its warping of time is left out.
 
 Legend: B windows or sequences, T frames, F stored features.
 """
