@@ -33,7 +33,7 @@ from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPa
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
 
-AGAIN_SECONDS = 1.0
+READY_AGAIN_SECONDS = 1.0
 """Interval at which a host that is ready says so again."""
 CALL_SECONDS = 1e-3
 """Longest pause between two looks whether a call of a library is through, which rings no bell."""
@@ -204,7 +204,7 @@ class CommunicatorAgreement:
 
     def _await_terms(self, ready: ReadyForMeans, leader: int) -> bool:
         """Wait for the next communicator, for a while; False: none was made meanwhile."""
-        again = time.monotonic() + AGAIN_SECONDS
+        again = time.monotonic() + READY_AGAIN_SECONDS
 
         def answered() -> bool:
             return self._terms.number > ready.newest or self._leader() != leader or time.monotonic() > again
