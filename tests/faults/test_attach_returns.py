@@ -100,9 +100,10 @@ HOW = {"comes": attached_back.MET, "again": attached_back.EXAMPLES, "later": att
 middle of the second epoch. If it never comes, others go on without it."""
 
 
-def sharing(how: str, epoch: int) -> tuple[int, ...]:
+def sharing(how: str, epoch: int, victim: int) -> tuple[int, ...]:
     """Ranks that an epoch is cut for."""
-    return (0, 2) if (how == "later" and epoch == 1) or (how == "never" and epoch) else (0, 1, 2)
+    without = (how == "later" and epoch == 1) or (how == "never" and epoch)
+    return tuple(rank for rank in range(3) if not without or rank != victim)
 
 
 def absent(how: str, epoch: int, round_: int) -> bool:
@@ -110,18 +111,16 @@ def absent(how: str, epoch: int, round_: int) -> bool:
     return epoch == 0 and attached_back.FATAL <= round_ < HOW.get(how, attached_back.EXAMPLES)
 
 
-def as_one_process_would(how: str) -> list[list[float]]:
+def as_one_process_would(how: str, victim: int = attached_back.VICTIM) -> list[list[float]]:
     """Parameters after each epoch of a plain loop that steps by the mean of the gradients of those who were there."""
     model, optimizer = attached_back.made()
     found = []
     for epoch in range(attached_back.EPOCHS):
-        cut = sharing(how, epoch)
+        cut = sharing(how, epoch, victim)
         plan = EpochPlan(epoch, attached_back.EXAMPLES, attached_back.BATCH * len(cut), len(cut), 0)
         order = torch.from_numpy(plan.order())
         for round_ in range(plan.rounds):
-            there = [
-                at for at, rank in enumerate(cut) if rank != attached_back.VICTIM or not absent(how, epoch, round_)
-            ]
+            there = [at for at, rank in enumerate(cut) if rank != victim or not absent(how, epoch, round_)]
             gradients, pieces = [], [plan.piece(round_ * len(cut) + at) for at in there]
             for piece in pieces:
                 optimizer.zero_grad()
@@ -137,19 +136,24 @@ def as_one_process_would(how: str) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize("several", [False, True], ids=["one host", "three hosts"])
-def test_learners_that_wait_for_each_other_go_on_without_one(several: bool, tmp_path: Path) -> None:
-    """Bit for bit as those who are left would by themselves; and the next epochs are theirs, each example once."""
-    command = str(attached_back.__file__), "ssgd", str(tmp_path), "never"
-    if several:
-        with HostsOfLearners((1, 1, 1), command) as hosts:
-            said, _ = hosts.end(attached_back.VICTIM)
+@pytest.mark.parametrize(
+    ("hosts", "victim"), [(1, 1), (3, 1), (3, 0), (2, 0)], ids=["one host", "three hosts", "who leads three", "of two"]
+)
+def test_learners_that_wait_for_each_other_go_on_without_one(hosts: int, victim: int, tmp_path: Path) -> None:
+    """Bit for bit as those who are left would by themselves; and the next epochs are theirs, each example once. On
+    several hosts one is lost whole, or the one that leads: another leads then. Of two hosts it leads alone."""
+    command, variables = (str(attached_back.__file__), "ssgd", str(tmp_path), "never"), {"VICTIM": str(victim)}
+    left = [rank for rank in range(3) if rank != victim]
+    if hosts > 1:
+        with HostsOfLearners((1, 1, 1) if hosts == 3 else (1, 2), command, variables) as running:
+            said, errors = running.end(victim)
+        assert ("is lost; that of learners 1" in errors) == (victim == 0)
     else:
         said = run_learners(3, *command, expect=KILLED).stdout
-    found, rows = reports(said)["back"], as_one_process_would("never")
-    assert sorted(found) == [0, 2]
+    found, rows = reports(said)["back"], as_one_process_would("never", victim)
+    assert sorted(found) == left
     for mine in found.values():
-        assert (mine["living"], mine["row"]) == ([0, 2], rows[-1])
+        assert (mine["living"], mine["row"]) == (left, rows[-1])
         assert mine["rounds"] == -(-attached_back.EXAMPLES // (2 * attached_back.BATCH))
     first, *rest = ([one for mine in found.values() for one in mine["trained"][e]] for e in range(attached_back.EPOCHS))
     assert len(set(first)) == len(first) < attached_back.EXAMPLES

@@ -2,6 +2,7 @@
 somebody between two: nothing of one is stored, its sender counts as lost, and the host that has heard it goes on."""
 
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,13 +10,15 @@ import pytest
 import torch
 
 from roundelay.runtime.attached.hosts.agent import SessionAgent
+from roundelay.runtime.attached.hosts.taking_over import TakingOver
 from roundelay.runtime.attached.meetings import MeetingTables
 from roundelay.runtime.attached.membership import HOST_LOST
 from roundelay.runtime.hosts.control import finding
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
-from roundelay.runtime.hosts.control.messages import EVERYONE, Common, Living, MeetingHeld, Shown
+from roundelay.runtime.hosts.control.messages import EVERYONE, Common, Living, MeetingHeld, Shown, Stays
+from roundelay.runtime.hosts.control.succession import KnownHosts
 from roundelay.runtime.hosts.transport.heartbeat import Beat, MonitoredLink
-from roundelay.runtime.messages import Dialect
+from roundelay.runtime.messages import Dialect, InvalidMessage
 from roundelay.runtime.procs.coordination.passes import PassTables
 from roundelay.runtime.procs.memory.publish import publish
 from support.session_hosts import PARAMETERS, SHOWN_BYTES, SessionHosts, session_hosts
@@ -161,6 +164,20 @@ def test_a_host_that_comes_back_takes_no_part_in_a_meeting_before_it_is_told_whe
         assert found.other.arena.liveness.alive[1]
         assert found.other.between.conducted[0] == 0
         assert not agent._lost
+
+
+@pytest.mark.parametrize("strategy", ["ssgd", "adpsgd"])
+def test_who_has_begun_a_segment_with_others_of_which_the_next_leader_has_not_heard_is_lost(strategy: str) -> None:
+    """A leader tells the next one of a meeting first, but its last words may be lost; and data are cut for those who
+    were present. Learners that do not wait for each other meet once more."""
+    with session_hosts(strategy) as found:
+        taking = TakingOver(found.first, KnownHosts(0, ranks=((0,), (1,))), ())
+        (remote,) = found.coordinator._hosts.inside()
+        with pytest.raises(InvalidMessage, match="meeting 2") if strategy == "ssgd" else nullcontext():
+            taking.heard(remote, Stays((), 2, (), (0,)))
+        assert taking.conducted == ({} if strategy == "ssgd" else {(1,): 2})
+        taking.heard(remote, Stays((), 0, (), (0,)))
+        assert taking.conducted == {(1,): 0}
 
 
 def test_of_who_lives_the_newest_word_counts() -> None:

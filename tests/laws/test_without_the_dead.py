@@ -19,7 +19,7 @@ from roundelay.learner.quadratic import Quadratic
 from roundelay.runtime.base import Cluster, Outcome, Runtime
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.host_links import PeerLinks
-from roundelay.runtime.hosts.mean_transports.messages import MeansDone
+from roundelay.runtime.hosts.mean_transports.messages import CommunicatorMade, CommunicatorTerms, MeansDone, MeanWeights
 from roundelay.runtime.hosts.means import MeanLinks
 from roundelay.runtime.hosts.terms import ROLES, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router
@@ -276,14 +276,18 @@ def give(one: MeanHost, factor: float = 1.0) -> None:
 
 
 @contextmanager
-def three_hosts() -> Iterator[list[MeanHost]]:
+def three_hosts(leaders: Sequence[int] = (0, 0, 0)) -> Iterator[list[MeanHost]]:
+    """Three hosts, and which leads as each has heard."""
     routers, links = [], []
     for host, ranks in enumerate(HOSTS):
         routers.append(Router(Listener(("127.0.0.1", 0), SECRET, identity(ranks[0])), ROLES, 60))
         links.append(PeerLinks(routers[-1], HOSTS, host, 60, 4 * SIZE))
     addresses = [router.listener.address for router in routers]
     together(*(partial(one.dial, addresses, SECRET, 60) for one in links))
-    given = [MeanLinks(HOSTS, host, one.chain, one.mix_links, one.open_chain) for host, one in enumerate(links)]
+    given = [
+        MeanLinks(HOSTS, host, one.chain, one.mix_links, one.open_chain, partial(leaders.__getitem__, host))
+        for host, one in enumerate(links)
+    ]
     sides = [mean_host(SIZE, one, goes_on=True) for one in given]
     try:
         yield sides
@@ -327,6 +331,33 @@ def test_hosts_that_are_left_repeat_the_mean_under_way_with_the_bits_of_one_host
         have(left, 3, ranks, 3.0)
         assert sides[host].complete == 1
         sides[host].failures.clear()  # nobody tells a host that is lost
+
+
+@pytest.mark.parametrize("told", [(), (1,), (2,), (1, 2)])
+def test_who_leads_next_repeats_the_mean_whatever_the_lost_leader_had_told_whom(told: tuple[int, ...]) -> None:
+    """A communicator that some have heard of and others not, and weights for a mean over it: its number is not used
+    again. One host follows the next leader before that leads."""
+    leaders = [0, 0, 0]
+    with three_hosts(leaders) as sides:
+        left = sides[1:]
+        for one in sides:
+            give(one)
+        have(sides, 1, EVERY_RANK)
+        for host in told:
+            agreement = sides[host].host._transport._agreement  # type: ignore[attr-defined]
+            done = MeansDone(1, sum(WEIGHTS), SIZE)
+            agreement.heard(0, CommunicatorMade(0, CommunicatorTerms(2, (0, 1, 2), (done, done, done))))
+            agreement.heard(0, MeanWeights(0, 3, 2, (1.0, 1.0)))
+        lose(left, HOSTS[0])
+        for one in left:
+            give(one, 2.0)
+        leaders[2] = 1
+        leaders[1] = 1
+        have(left, 2, [2, 3], 2.0)
+        for one in left:
+            give(one, 3.0)
+        have(left, 3, [2, 3], 3.0)
+        sides[0].failures.clear()  # it was cut off, and has not heard that it leads no more
 
 
 def test_a_mean_that_some_hosts_have_is_given_to_those_who_have_not() -> None:

@@ -1,6 +1,7 @@
-"""Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, is started again,
-and comes back at a meeting of the others; or dies once more there, and comes back at a later one; or comes in the
-middle of an epoch that the others have begun without it, and is let in at its end; or never comes."""
+"""Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, with the process
+that speaks to other hosts if it is the only one of its host, is started again, and comes back at a meeting of the
+others; or dies once more there, and comes back at a later one; or comes in the middle of an epoch that the others
+have begun without it, and is let in at its end; or never comes."""
 
 import json
 import os
@@ -15,12 +16,14 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import roundelay
 from roundelay.attached import Session
+from roundelay.runtime.attached.hosts.starting import host_process
 from roundelay.runtime.attached.membership import Attendance
 from roundelay.runtime.clocks import pause
 from support.launched import report
 from support.until import until
 
-EXAMPLES, BATCH, EPOCHS, VICTIM, FATAL, MET, RATE = 90, 4, 3, 1, 2, 5, 0.05
+EXAMPLES, BATCH, EPOCHS, FATAL, MET, RATE = 90, 4, 3, 2, 5, 0.05
+VICTIM = int(os.environ.get("VICTIM", "1"))
 """The victim dies before its gradient in step FATAL of the first epoch, counted from 0; the others meet before MET."""
 DATA = TensorDataset(torch.arange(EXAMPLES), torch.linspace(-1, 1, EXAMPLES)[:, None] ** torch.arange(5))
 
@@ -62,6 +65,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
     if how == "later" and (folder / "died").exists() and roundelay.rank() == VICTIM:
         until((folder / "wanted").exists, seconds=100.0)
     session = roundelay.attach(model, optimizer, strategy, on_death="go-on", patience=60)
+    whole_host = session._learner._host_process is not None and os.environ["LOCAL_WORLD_SIZE"] == "1"
     if session.came_back and how == "again" and not (folder / "again").exists():
         (folder / "again").touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -74,6 +78,8 @@ def main(strategy: str, folder: Path, how: str) -> None:
             if not session.came_back and epoch == 0:
                 if session.rank == VICTIM and step == FATAL:
                     (folder / "died").write_text(json.dumps(trained[0]))
+                    if whole_host:
+                        os.kill(host_process().process.pid, signal.SIGKILL)
                     os.kill(os.getpid(), signal.SIGKILL)
                 if step == MET and how in ("comes", "again"):
                     meet_until_it_is_back(session)

@@ -68,7 +68,7 @@ def main(strategy: str, folder: Path) -> None:
                     lose_host()
                 if number == last - 1 and session.rank > victim:  # so that there is something left to draw
                     if session.rank == victim + 1 and not (PEERS and victim):
-                        if may_be_led_by_another(session.strategy):
+                        if may_be_led_by_another(session.strategy, goes_on=False):
                             until(lambda victim=victim: drawn(session) == DRAWN[victim])  # type: ignore[misc]
                         said.touch()
                     until(lambda victim=victim: victim not in session.living)  # type: ignore[misc]

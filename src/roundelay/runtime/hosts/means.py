@@ -50,6 +50,7 @@ class MeanLinks:
         chain: by host, links to the one before and the one after this.
         mix_links: by host, links to all others, for mixes.
         open_chain: makes other links for a chain, where learners go on without hosts that are lost; else None.
+        leader: number of the host that leads, as far as is known.
     """
 
     hosts: Sequence[Sequence[int]]
@@ -57,6 +58,7 @@ class MeanLinks:
     chain: Mapping[int, Link]
     mix_links: Mapping[int, Link]
     open_chain: OpenChain | None = None
+    leader: Callable[[], int] = lambda: 0
 
 
 class HostMeans:
@@ -103,7 +105,7 @@ class HostMeans:
             before, after = links.chain.get(host - 1), links.chain.get(host + 1)
             return ChainTransport(self._part, len(links.hosts), before, after, parameters, codec)
         waits = seconds if group is None else group.seconds
-        agreement = CommunicatorAgreement(self._part, host, links.mix_links, self._lives, waits)
+        agreement = CommunicatorAgreement(self._part, host, links.mix_links, self._lives, waits, links.leader)
         if group is not None:
             return GroupTransport(agreement, host, parameters, group)
         assert links.open_chain is not None

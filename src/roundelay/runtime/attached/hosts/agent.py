@@ -18,7 +18,7 @@ from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.finding import PeerState, Search, boot_clock, say_who_leads
 from roundelay.runtime.hosts.control.host_agent import HostAgent
 from roundelay.runtime.hosts.control.lease import Promise, Voter, may_win
-from roundelay.runtime.hosts.control.succession import look_for, may_be_led_by_another
+from roundelay.runtime.hosts.control.succession import look_for
 from roundelay.runtime.hosts.transport.heartbeat import Router
 from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
 from roundelay.runtime.messages import Dialect, InvalidMessage, Message
@@ -108,7 +108,7 @@ class SessionAgent(HostAgent):
         host, hosts = self._host, self.hosts
         sys.stderr.write(f"roundelay: rank {host.here[0]}: the link to the host that leads is gone: {self._lost}\n")
         self.close()
-        if not self._begun or not may_be_led_by_another(host.strategy) or not self._may_leave():
+        if not self._begun or not host.request.outlives_its_leader or not self._may_leave():
             return False
         if host.arena.layout.centre:
             host.links.endpoint.lose_centre()
@@ -123,6 +123,7 @@ class SessionAgent(HostAgent):
                 host.lose(hosts.ranks[number])  # the next one knows, if it comes to that
                 continue
             self.hosts = replace(self.hosts, leader=number)
+            host.links.leader = number  # before it hears that this host follows it
             self._follow(link)
             self._sender = self._new_sender()
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}

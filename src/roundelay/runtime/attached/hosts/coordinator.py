@@ -11,6 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
+import numpy as np
+
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED
 from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
@@ -21,7 +23,7 @@ from roundelay.runtime.attached.hosts.lost_centre import make_again
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.hosts.taking_over import PassReplica, TakingOver
 from roundelay.runtime.attached.meetings import KINDS, LAST, MeetingTables
-from roundelay.runtime.attached.membership import CLOSED, ENDED
+from roundelay.runtime.attached.membership import AT_MEETING, CLOSED, ENDED, LET_IN
 from roundelay.runtime.attached.session_live import SessionLive
 from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
@@ -30,7 +32,6 @@ from roundelay.runtime.hosts.control.lease import Views
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.control.succession import may_be_led_by_another
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage, Message
@@ -67,7 +68,7 @@ class SessionCoordinator:
             host.terms,
             arrivals.listener,
             host.request.number,
-            may_be_led_by_another(host.strategy),
+            host.request.outlives_its_leader,
             host.bell.ring,
             views,
             frozenset() if before is None else before.ended,
@@ -110,7 +111,7 @@ class SessionCoordinator:
                 heard = host.bell.heard()
                 if given_up():
                     self._why = "the learners of the first host have ended"
-                    self._hands_over = may_be_led_by_another(host.strategy) and not host.closed
+                    self._hands_over = host.request.outlives_its_leader and not host.closed
                     return
                 self._send_columns()
                 self._meet()
@@ -174,7 +175,7 @@ class SessionCoordinator:
                 self._senders[remote.host][1].look()
             except LinkError:
                 continue  # it is lost, as its own thread will notice
-        if may_be_led_by_another(host.strategy):
+        if host.request.outlives_its_leader:
             with host.gate:
                 now = passes.read(host.arena)
             self._replica.look(self._hosts.inside(), now)
@@ -274,11 +275,13 @@ class SessionCoordinator:
             sys.stderr.write(f"roundelay: {make_again(host, self._hosts, taking.read)}\n")
             for remote in self._hosts.inside():
                 self._tell_centre(remote)
-        number = int(host.between.conducted[0])
-        present = [rank for rank in range(host.place.learners) if host.attendance.present[rank]]
+        self._send_columns()
+        number, present = int(host.between.conducted[0]), host.attendance.present
+        were, let_in = (tuple(np.flatnonzero(present == manner).tolist()) for manner in (AT_MEETING, LET_IN))
         for remote in self._hosts.inside():
             if taking.conducted.get(remote.ranks, number) < number:  # it has not heard of the last meeting
-                self._tell_meeting(remote, messages.MeetingHeld(number, tuple(present)), with_model=True)
+                self._tell_meeting(remote, messages.MeetingHeld(number, were, let_in), with_model=True)
+        host.links.leader = self._hosts.own  # from here on it says who takes part in means
 
     def _tell_centre(self, remote: RemoteHost) -> None:
         """Tell a host where the centre is, if there is one and it is anywhere."""
@@ -325,7 +328,7 @@ class SessionCoordinator:
         host.begin_gatherings()
         let_in = host.entering()
         held = messages.MeetingHeld(number, tuple(present), tuple(let_in))
-        for remote in hosts.inside():
+        for remote in sorted(hosts.inside(), key=_may_lead):  # who may lead next is never behind the others
             self._tell_meeting(remote, held, kind in WITH_MODEL)
         host.turn(number, present, let_in)
 
@@ -336,6 +339,11 @@ class SessionCoordinator:
                 host.send_model(remote.monitored, remote.ranks)
                 host.send_shown(remote.monitored, [rank for rank in held.present if rank not in remote.ranks])
             remote.monitored.say(held)
+
+
+def _may_lead(remote: RemoteHost) -> tuple[bool, int]:
+    """Return the order in which hosts lead when others are lost, as `KnownHosts.after` has it."""
+    return "@" in remote.hello.address[0], remote.host
 
 
 def _sender(link: MonitoredLink) -> Callable[[messages.Columns, bytes], None]:

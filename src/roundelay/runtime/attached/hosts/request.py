@@ -106,6 +106,11 @@ class SessionRequest:
             silence=self.options.silence,
         )
 
+    @property
+    def outlives_its_leader(self) -> bool:
+        """Does another host lead the session when the first is lost?"""
+        return may_be_led_by_another(self.strategy, self.goes_on)
+
     def to_json(self) -> dict[str, Any]:
         """
         Raises:
@@ -114,7 +119,7 @@ class SessionRequest:
         """
         check_may_travel(self.strategy)
         check_options(self.strategy, self.options)
-        if self.options.silence != "majority" and not may_be_led_by_another(self.strategy):
+        if self.options.silence != "majority" and not self.outlives_its_leader:
             raise UserError(
                 f"hosts: silence is {self.options.silence!r}, but under {self.strategy.label} no host can lead in the "
                 "place of the first, so that would have no effect. Leave it out."

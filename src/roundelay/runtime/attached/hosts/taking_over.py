@@ -68,8 +68,12 @@ class TakingOver:
         """Note that a host has come.
 
         Raises:
-            InvalidMessage: it names learners of others, or says too little of its own.
+            InvalidMessage: it names learners of others, or says too little of its own; or its learners have begun a
+                segment together of which this host has not heard (one that led tells the next host first, but its last
+                words may be lost).
         """
+        if self._host.strategy.traits.synchronous and message.conducted > self._host.between.conducted[0]:
+            raise InvalidMessage(f"meeting {message.conducted}, of which the host that leads now has not heard")
         if len(message.read) != len(remote.ranks):
             raise InvalidMessage(f"{len(message.read)} versions of the centre from learners {list(remote.ranks)}")
         if any(rank not in remote.ranks for rank, _, _ in message.given):

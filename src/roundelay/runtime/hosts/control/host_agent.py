@@ -199,6 +199,7 @@ class HostAgent(ABC):
         self._generation, hosts = living.generation, living.hosts
         leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == (self.hosts.first,)), 0)
         self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader)
+        self._links.leader = leader
         self._note_lives(living.alive)
         self._links.endpoint.peers(living.addresses, hosts)
 

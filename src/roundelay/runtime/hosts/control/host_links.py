@@ -191,6 +191,8 @@ class HostLinks:
         self._place, self._terms, self._router, self._synchronous = place, terms, router, synchronous
         # Hosts that agree on who takes part in means do so over the links for mixes (agreement.py).
         self._all_to_all = strategy.mixes or library is not None or terms.on_death == "go-on"
+        self.leader = 0
+        """Number of the host that leads; one that is lost as long as no other does."""
         self.endpoint = ExchangeEndpoint(place, terms, router, strategy)
         self._peers: PeerLinks | None = None
         self._means: HostMeans | None = None  # of the part that runs
@@ -222,7 +224,7 @@ class HostLinks:
             return
         goes_on = self._terms.on_death == "go-on"
         opens = links.open_chain if goes_on and links.mix_links else None
-        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens)
+        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens, lambda: self.leader)
         codec, seconds = self._terms.codec, self._terms.patience_seconds
         self._means = HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
         self._means.start()

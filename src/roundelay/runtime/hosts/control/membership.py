@@ -87,14 +87,15 @@ class HostMembership:
         self._generation = 0
         self._begun = False  # all have come
         self._complete = False  # and have been let in
-        self._own = 0  # number of this host
+        self.own = 0
+        """Number of this host."""
         self.division = Division(self.shards)
-        self.traffic = TrafficCounters(self._own, self._readings)
+        self.traffic = TrafficCounters(self.own, self._readings)
         """Of all links of this host."""
 
     def take_over(self, own: int, hosts: Sequence[Sequence[int]]) -> None:
         """Go on in the place of another: these are the hosts, and this is number `own` of them."""
-        self._own, self.hosts, self._begun = own, [tuple(ranks) for ranks in hosts], True
+        self.own, self.hosts, self._begun = own, [tuple(ranks) for ranks in hosts], True
         self._complete = True
 
     # The beginning ----------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ class HostMembership:
             LinkError, TimeoutError: hosts do not reach each other.
         """
         self._gather()
-        self._links.settle(self._own, self.hosts, self._local_runtime.parameters)
+        self._links.settle(self.own, self.hosts, self._local_runtime.parameters)
         if self._local_runtime.cluster.strategy.traits.synchronous:
             self.ask(messages.Meet(tuple(self.addresses())), "that it has met the others")
             self._links.meet(self.addresses())
@@ -248,7 +249,7 @@ class HostMembership:
     def addresses(self) -> list[Address]:
         """Return addresses that hosts listen at, in rank order; nowhere, ("", 0), where none is."""
         found = [("", 0)] * len(self.hosts)
-        found[self._own] = self._listener.address
+        found[self.own] = self._listener.address
         for remote in self.all():
             found[remote.host] = remote.hello.address
         return found
@@ -267,7 +268,7 @@ class HostMembership:
         """Return a table of what every learner is doing, as far as it is known here."""
         here, now = activity.HostActivity.of(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
         said = [self._remotes[host].said if host in self._remotes else None for host in range(len(self.hosts))]
-        said[self._own] = activity.ReportedActivity(here, now)
+        said[self.own] = activity.ReportedActivity(here, now)
         return activity.table(self._local_runtime.arena, list(zip(self.hosts, said, strict=True)))
 
     def _readings(self) -> Iterator[Reading]:
@@ -389,7 +390,7 @@ class HostMembership:
             if new and taken & {*remote.ranks}:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             begun = self._complete or new  # who is started again before that takes its place as if it came first
-            if begun and (traits.synchronous or self._terms.on_death == "stop"):
+            if begun and not remote.hello.stays and (traits.synchronous or self._terms.on_death == "stop"):
                 under = label if traits.synchronous else "--on-death stop"
                 raise self._refuse(
                     remote,

@@ -7,9 +7,9 @@ and this host is lost. No answer at all: nobody can say whether the leader lives
 A session of attached learners goes on as it is (`may_be_led_by_another`): the others come to the next host, which
 leads if more than half of the hosts come to it, and not before the leader has given up (lease.py, leading.py). A
 centre, which was with the leader, is made again on the next (attached/hosts/lost_centre.py). Gatherings at a centre
-are not, and learners that wait for each other cannot lose their leader: those sessions end with it. A run of
-`roundelay train` begins anew from its last checkpoint, as a smaller run (`led_by_another`), and only when the leader
-has surely ended; the next host has a copy of that checkpoint (copies.py).
+are not, and learners that wait for each other lose their leader only where they go on without the dead: other sessions
+end with it. A run of `roundelay train` begins anew from its last checkpoint, as a smaller run (`led_by_another`), and
+only when the leader has surely ended; the next host has a copy of that checkpoint (copies.py).
 """
 
 from collections.abc import Sequence
@@ -61,10 +61,11 @@ def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:
     return found
 
 
-def may_be_led_by_another(strategy: Strategy) -> bool:
-    """Return whether a session can outlive the process of its first host."""
+def may_be_led_by_another(strategy: Strategy, goes_on: bool) -> bool:
+    """Return whether a session can outlive the process of its first host; learners that wait for each other if one
+    `goes_on` without others that die."""
     traits = strategy.traits
-    return not traits.synchronous and (traits.model != "centre" or bool(traits.rebuilt_from))
+    return (goes_on or not traits.synchronous) and (traits.model != "centre" or bool(traits.rebuilt_from))
 
 
 class LedByAnother(Exception):

@@ -1,14 +1,16 @@
 """Agreement of hosts on a communicator: who is in it, how its ends find each other, and what each brings to a mean.
 
 All of it is said over the links for mixes, which are sealed; the process group itself (group.py) carries vectors only.
-The first host, which coordinates the run, says who takes part, so two halves of a network that was cut in two never
-both go on. With C communicators so far:
+The host that leads the run says who takes part, so two halves of a network that was cut in two never both go on. With
+C communicators so far:
 
-    ReadyForMeans     a host to the first: it is ready for the next communicator, and this many means are complete there
-    CommunicatorMade  the first host to all that live: number C + 1, its members, and what is complete where
+    ReadyForMeans     a host to the leader: it is ready for the next communicator; how many means are complete there
+    CommunicatorMade  the leader to all that live: number C + 1, its members, and what is complete where
     Key, MeanWeights, Broken    a host to all members (messages.py)
 
 Whoever waits for one of these ends its wait when the communicator is broken, a member is lost, or the part is over.
+Where the leader itself is lost, the others wait for one that leads in its place (control/succession.py), and come to
+that. It may have begun this part later than they, so they come to it again and again.
 """
 
 import threading
@@ -31,8 +33,8 @@ from roundelay.runtime.hosts.mean_transports.part import LISTEN_SECONDS, MeansPa
 from roundelay.runtime.hosts.transport.wire import Link, LinkError
 from roundelay.runtime.messages import InvalidMessage
 
-FIRST_HOST = 0
-"""The host that says who takes part."""
+READY_AGAIN_SECONDS = 1.0
+"""Interval at which a host that is ready says so again."""
 CALL_SECONDS = 1e-3
 """Longest pause between two looks whether a call of a library is through, which rings no bell."""
 
@@ -50,16 +52,24 @@ class CommunicatorAgreement:
         links: by host, to all others.
         alive: does a host take part in the run, as far as is known here?
         seconds: that hosts wait for each other.
+        leader: number of the host that leads, as far as is known here; one that is lost as long as no other does.
     """
 
     def __init__(
-        self, part: MeansPart, host: int, links: Mapping[int, Link], alive: Callable[[int], bool], seconds: float
+        self,
+        part: MeansPart,
+        host: int,
+        links: Mapping[int, Link],
+        alive: Callable[[int], bool],
+        seconds: float,
+        leader: Callable[[], int] = lambda: 0,
     ) -> None:
         self._part, self._host, self._links = part, host, links
-        self._alive, self._seconds = alive, seconds
+        self._alive, self._seconds, self._leader = alive, seconds, leader
         self._changed = threading.Condition()
         self._lost: set[int] = set()  # hosts whose links are gone
-        self._come: dict[int, MeansDone] = {}  # at the first host: who is ready for the next communicator
+        self._come: dict[int, ReadyForMeans] = {}  # to this host, if it leads: who is ready for the next communicator
+        self._answered: dict[int, int] = {}  # by host, the number of the last communicator this one has made with it
         self._terms = CommunicatorTerms(0, (), ())  # the newest
         self._broken = 0  # number of the newest that is of no more use
         self._keys: dict[tuple[int, str], bytes] = {}
@@ -82,9 +92,12 @@ class CommunicatorAgreement:
         """
         with self._changed:
             match message:
-                case ReadyForMeans() if self._host == FIRST_HOST:
-                    self._come[host] = message.progress
-                case CommunicatorMade(terms=terms) if host == FIRST_HOST:
+                case ReadyForMeans():
+                    if message.newest >= self._answered.get(host, 0):  # else it was said again before it was answered
+                        self._come[host] = message
+                case CommunicatorMade() if host != self._leader():
+                    return True  # the last words of one that led
+                case CommunicatorMade(terms=terms):
                     if not {*terms.members} <= {*self._links, self._host} or len(terms.progress) != len(terms.members):
                         raise InvalidMessage(f"a communicator of {terms.members}, which are not these hosts")
                     self._terms = terms
@@ -148,42 +161,60 @@ class CommunicatorAgreement:
         """Return the next communicator, with all hosts that live.
 
         Raises:
-            LinkError: the first host is lost, or does without this one.
-            TimeoutError: somebody does not come.
+            LinkError: the host that leads does without this one.
+            TimeoutError: somebody does not come, or nobody leads.
             PartOver.
         """
-        return self._invite(progress) if self._host == FIRST_HOST else self._await_terms(progress)
+        deadline, leader, ready = time.monotonic() + self._seconds, -1, self._ready(progress)
+        while (now := self._leader()) != self._host:
+            if now != leader:
+                leader, ready = now, self._ready(progress)
+            self._tell([leader], ready)
+            if self._await_terms(ready, leader):
+                return self._terms
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"host {self._host} has waited {self._seconds:g} s for the host that leads to begin means"
+                )
+        return self._invite(self._ready(progress))
 
-    def _invite(self, progress: MeansDone) -> CommunicatorTerms:
+    def _ready(self, progress: MeansDone) -> ReadyForMeans:
+        """Return what this host says that is ready. The next communicator has a number of which nobody has heard: a
+        leader that is lost may have told some of one and not others."""
+        with self._changed:
+            heard = [number for number, _ in (*self._weights, *self._keys)]
+            return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
+
+    def _invite(self, ready: ReadyForMeans) -> CommunicatorTerms:
         everybody = range(len(self._links) + 1)
 
         def missing() -> list[int]:
             return [host for host in everybody if host not in self._come and not self._gone([host])]
 
         with self._changed:
-            self._come[FIRST_HOST] = progress
+            self._come[self._host] = ready
             self._wait(lambda: not missing(), self._part.check, "for all hosts to be ready for means", self._seconds)
             members = tuple(host for host in everybody if not self._gone([host]))
             came, self._come = self._come, {}
-            terms = CommunicatorTerms(self._terms.number + 1, members, tuple(came[host] for host in members))
-            self._terms = terms
+            number = 1 + max(came[host].newest for host in members)
+            self._terms = terms = CommunicatorTerms(number, members, tuple(came[host].progress for host in members))
+            self._answered.update(dict.fromkeys(members, number))
         self._tell(everybody, CommunicatorMade(self._part.number, terms))
         return terms
 
-    def _await_terms(self, progress: MeansDone) -> CommunicatorTerms:
-        def check() -> None:
-            self._part.check()
-            if self._gone([FIRST_HOST]):
-                raise LinkError("the first host is lost, which says who takes part in means")
+    def _await_terms(self, ready: ReadyForMeans, leader: int) -> bool:
+        """Wait for the next communicator, for a while; False: none was made meanwhile."""
+        again = time.monotonic() + READY_AGAIN_SECONDS
 
-        newest = self._terms.number
-        self._tell([FIRST_HOST], ReadyForMeans(self._part.number, progress))
+        def answered() -> bool:
+            return self._terms.number > ready.newest or self._leader() != leader or time.monotonic() > again
+
         with self._changed:
-            self._wait(lambda: self._terms.number > newest, check, "for the first host to begin means", self._seconds)
-            terms = self._terms
-        if self._host not in terms.members:
-            raise LinkError("the first host takes this one for lost")
-        return terms
+            self._wait(answered, self._part.check, "", None)
+            made = self._terms.number > ready.newest
+        if made and self._host not in self._terms.members:
+            raise LinkError("the host that leads takes this one for lost")
+        return made
 
     def abandon(self, terms: CommunicatorTerms) -> None:
         """Let all members know that a communicator is of no more use."""

@@ -94,13 +94,15 @@ class Contribution(OfPart):
 
 
 class ReadyForMeans(OfPart, kind="come"):
-    """A host to the first: it is ready for the next communicator."""
+    """A host to the one that leads: it is ready for the next communicator, and the highest number of any it has heard
+    of."""
 
     progress: MeansDone
+    newest: int = 0
 
 
 class CommunicatorMade(OfPart, kind="communicator"):
-    """The first host to all that live: the next communicator."""
+    """The host that leads to all that live: the next communicator."""
 
     terms: CommunicatorTerms
 
