@@ -37,7 +37,7 @@ def whole() -> Found:
 
 
 Run = tuple[Found, Path]
-"""What learners say, and the record of their sessions."""
+"""Words of learners, and the record of their sessions."""
 
 
 @pytest.fixture(scope="module")
