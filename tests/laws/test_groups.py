@@ -137,6 +137,14 @@ def test_a_save_has_a_folder_for_each_shard_and_is_gone_on_from_bit_for_bit(shar
             assert went_on["folder"] == "save-000000001" if "w" in size else f"shard-{place}-of-2/save-000000001"
 
 
+def test_a_process_that_shows_what_the_first_has_keeps_the_point_alone(here: Callable[[str], Run]) -> None:
+    """Beside its gradient: no row, no gradient that is handed in, and no copy to find changes by."""
+    for rank in range(2):
+        held = [here("2w")[0][f"went on {place}"][rank]["held"] for place in range(2)]
+        assert held[0] >= 4
+        assert held[1] == 1
+
+
 def test_a_record_of_groups_is_repeated_bit_for_bit(shared: Found, record: Path) -> None:
     """All laws above: minibatches of an asynchronous session, a skipped gradient, one that goes on from a save."""
     done = replay(record)

@@ -1,5 +1,6 @@
 """A script of test_groups.py: learners of several processes, or of one, as the mesh says."""
 
+import gc
 import os
 import signal
 import sys
@@ -59,6 +60,13 @@ def values(model: nn.Module) -> list[float]:
         getattr(part, "reshard", lambda: None)()
     found: list[Tensor] = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in model.parameters()]
     return torch.cat([p.detach().reshape(-1) for p in found]).tolist()
+
+
+def vectors_held(model: nn.Module) -> int:
+    """Vectors of as many elements as the parameters have, that this process keeps."""
+    count, _ = sum(p.numel() for p in model.parameters()), gc.collect()
+    held = [one for one in gc.get_objects() if type(one) is Tensor and one.numel() == count]
+    return len({one.data_ptr() for one in held})
 
 
 class Loop:
@@ -167,10 +175,11 @@ def shared(mesh: DeviceMesh | None) -> None:
     with loop.session as session:
         for number in range(3):
             loop.step(number)
+        held = vectors_held(loop.model)
         kept = session.save(folder, {"rank": session.rank})
         for number in range(3, 6):
             loop.step(number)
-    loop.said("went on", values=values(loop.model), folder=str(kept.relative_to(folder)))
+    loop.said("went on", values=values(loop.model), held=held, folder=str(kept.relative_to(folder)))
     torch.manual_seed(0)
     loop = Loop(mesh, "bsp,period=2", resume=folder)
     assert loop.session.resumed == {"rank": loop.session.rank}

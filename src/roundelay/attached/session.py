@@ -117,13 +117,11 @@ def attach(
         chosen, sized = strategy, True
     else:
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
-    here = replayed_host(repeats, world.rank) if world.place is None else world.here
-    if isinstance(chosen, HAdPsgd) and here:
-        chosen = chosen.on_host(here, sized)
+    chosen = _on_host(chosen, sized, world, repeats)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
-    wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "on_death": deaths, "rate": rate}
-    wanted |= {"record": record, "repeats": repeats, "processes": 1 if group is None else group.size}
-    terms = AttachTerms(chosen, seed, patience, **wanted, live=live)
+    wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record, "live": live}
+    wanted |= {"repeats": repeats, "processes": 1 if group is None else group.size, "on_death": deaths, "rate": rate}
+    terms = AttachTerms(chosen, seed, patience, **wanted)
     return _kind_of(group)(module, several, world, terms, going_on, group)
 
 
@@ -564,6 +562,12 @@ def _learner_of(module: nn.Module, listen: str | None) -> tuple[Group | None, Wo
         return None, read_world(listen=listen), module
     world = read_world(group_environment(0 if group.whole else group.place, group.size), listen)
     return group, world, group.wrapper.module if isinstance(group, Replicas) else module
+
+
+def _on_host(strategy: Strategy, sized: bool, world: World, repeats: Path | None) -> Strategy:
+    """Return the strategy on this host, or on the one that is repeated; `sized`: the user says the size of nodes."""
+    here = replayed_host(repeats, world.rank) if world.place is None else world.here
+    return strategy.on_host(here, sized) if isinstance(strategy, HAdPsgd) and here else strategy
 
 
 def _kind_of(group: Group | None) -> Callable[..., Session]:

@@ -3,12 +3,13 @@
 Torch averages their gradients. The first process is the learner: it alone has a row, steps the optimizers, meets other
 learners and saves. The others take no step of their own: they show what the first shows,
 when it has taken a step, when it begins one at another point, and after a meeting. So a learner has one row and one
-state of its optimizers, and exchanges as much as one of a single process.
+state of its optimizers, and exchanges as much as one of a single process. The others keep the point that they show and
+torch's gradient, and nothing else of P elements.
 
 Legend: P trainable parameters.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -19,9 +20,6 @@ from torch import Tensor, nn
 from roundelay.core.errors import UserError
 from roundelay.runtime.attached.groups import AS_BEFORE, MOVED, Group, check_follow_each_other
 from roundelay.runtime.launch.world import launched_group
-
-Change = Callable[[Tensor], None]
-"""A change of a row (P,)."""
 
 
 @dataclass
@@ -54,9 +52,9 @@ class Replicas(Group):
                 vector.copy_(there)
         return kind == MOVED
 
-    def share(self, point: Tensor, version: int, spare: Tensor, change_row: Callable[[Change], None]) -> None:
+    def share(self, point: Tensor, version: int) -> None:
         """Show the others the `point` (P,), a copy of the row at that version, if they have another, once all have
-        attached; or take it from the first into the row, by way of `spare`.
+        attached; or take it from the first.
 
         Raises:
             LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
@@ -67,12 +65,8 @@ class Replicas(Group):
             now = point.data_ptr(), version
             self.shown(point, moved=now != self._shared)
             self._shared = now
-        elif self.shown(spare):
-
-            def replace(row: Tensor) -> None:
-                row.copy_(spare)
-
-            change_row(replace)
+        else:
+            self.shown(point)
 
     def check_averaged(self, gradients: Iterable[Tensor], rank: int) -> None:
         """Check that all processes have the same gradients.
