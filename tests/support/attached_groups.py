@@ -135,7 +135,8 @@ def auto(mesh: DeviceMesh | None) -> None:
     is none."""
     choosing.candidates = lambda _: [Candidate("ssgd"), Candidate("diloco,period=50")]
     rank = roundelay.rank()  # of the learner, under `roundelay launch --group`
-    for given in ({}, {"second": 1}):
+    wrong: dict[str, Any] = {"second": 1}
+    for given in ({}, wrong):
         model, gradients, place = build(mesh), 0, 0 if mesh is None else mesh.get_local_rank()
 
         def probe() -> None:

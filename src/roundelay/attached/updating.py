@@ -141,7 +141,7 @@ class RowUpdates:
         parameters: Parameters,
         place: VectorPlace,
         steppers: Sequence[Stepper],
-        views: tuple[Views, Views, Views, Views],
+        views: Sequence[Views],
     ) -> None:
         self._parameters, self._place, self._steppers = parameters, place, steppers
         self._home, self._row, self._gradient, self._spare = views
