@@ -1,13 +1,9 @@
 """Laws of recorded sessions: repeated, they have the same bits, however fast who is; and what differs is named. Run by
 support/attached_recording.py."""
 
-import os
 import platform
 import shutil
-import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 import torch
@@ -24,20 +20,9 @@ from roundelay.strategies import make_strategy
 from support import attached_recording
 from support.attached_hosts import HostsOfLearners
 from support.attached_recording import BUSY, CORRUPT, KILLED, MANY, ON_HOSTS, OTHER_RATE, SESSIONS, SLOW
-from support.launched import TESTS, reports, run_learners
-from support.preloaded import run_preloaded
+from support.launched import replay, reports, run_learners
 
 SCRIPT = str(attached_recording.__file__)
-
-
-def replay(
-    record: Path, *behind: str, expect: int = 0, variables: Mapping[str, str] = MappingProxyType({})
-) -> "subprocess.CompletedProcess[str]":
-    paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = run_preloaded(["-m", "roundelay.cli", "replay", str(record), *behind], environment, timeout=110)
-    assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
 
 
 @pytest.fixture(scope="module")

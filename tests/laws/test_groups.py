@@ -1,7 +1,7 @@
 """Laws of learners that are groups of processes, which shard their model by `fully_shard`, or have all of it in each,
 under DistributedDataParallel. All run the script support/attached_groups.py, two learners each."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import roundelay
 from roundelay.core.errors import UserError
 from roundelay.runtime.launch.world import group_environment, read_world
 from support import attached_groups
-from support.attached_groups import BATCHES, STRATEGIES
+from support.attached_groups import BATCHES, CORRUPT, STRATEGIES
 from support.attached_hosts import HostsOfLearners
-from support.launched import LAUNCH, reports, run_learners
+from support.launched import LAUNCH, replay, reports, run_learners
 
 Found = Mapping[str, Mapping[int, Mapping[str, Any]]]
 SCRIPT = str(attached_groups.__file__)
@@ -36,14 +36,31 @@ def whole() -> Found:
     return reports(run_learners(2, SCRIPT, "0", "laws").stdout)
 
 
+Run = tuple[Found, Path]
+"""Words of learners, and the record of their sessions."""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Run]:
+    """Learners of so many processes on one host, recorded; each size runs once."""
+
+    @cache
+    def run(size: str) -> Run:
+        record = tmp_path_factory.mktemp("recorded") / "record"
+        done = by_groups(2, SCRIPT, size, "laws,auto,shared", str(record.parent / "saves"), str(record))
+        return reports(done.stdout), record
+
+    return run
+
+
 @pytest.fixture(scope="module", params=["sharded", "sharded on two hosts", "replicated", "replicated on two hosts"])
-def divided(request: pytest.FixtureRequest) -> Found:
+def divided(request: pytest.FixtureRequest, here: Callable[[str], Run]) -> Found:
     """Groups of two, on one host or on one each, whose processes each train half of every minibatch."""
     size = "2w" if "replicated" in request.param else "2"
     if "hosts" in request.param:
         with HostsOfLearners((2, 2), [SCRIPT, size, "between hosts"]) as hosts:
             return reports(hosts.end()[0])
-    return reports(by_groups(2, SCRIPT, size, "laws").stdout)
+    return here(size)[0]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +98,23 @@ def size(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture(scope="module")
-def shared(size: str, tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return reports(by_groups(2, SCRIPT, size, "shared", str(tmp_path_factory.mktemp("saves"))).stdout)
+def shared(size: str, here: Callable[[str], Run]) -> Found:
+    return here(size)[0]
+
+
+@pytest.fixture(scope="module")
+def record(size: str, here: Callable[[str], Run]) -> Path:
+    return here(size)[1]
+
+
+def test_auto_is_chosen_by_the_first_learner_whose_processes_compute_together(shared: Found) -> None:
+    said = [[shared[f"auto {place}"][rank] for place in range(2)] for rank in range(2)]
+    assert len({one["label"] for of_learner in said for one in of_learner}) == 1
+    first, other = ([one["gradients"] for one in of_learner] for of_learner in said)
+    assert first[0] == first[1] > 0
+    assert other == [0, 0]
+    errors = [shared[f"auto fails {place}"][rank]["error"] for place in range(2) for rank in range(2)]
+    assert all("unknown option auto.second" in error for error in errors)
 
 
 def test_batches_go_to_a_learner_once_and_its_processes_have_the_same(shared: Found) -> None:
@@ -103,6 +135,32 @@ def test_a_save_has_a_folder_for_each_shard_and_is_gone_on_from_bit_for_bit(shar
             went_on = shared[f"went on {place}"][rank]
             assert shared[f"resumed {place}"][rank]["values"] == went_on["values"]
             assert went_on["folder"] == "save-000000001" if "w" in size else f"shard-{place}-of-2/save-000000001"
+
+
+def test_a_process_that_shows_what_the_first_has_keeps_the_point_alone(here: Callable[[str], Run]) -> None:
+    """Beside its gradient: no row, no gradient that is handed in, and no copy to find changes by."""
+    for rank in range(2):
+        held = [here("2w")[0][f"went on {place}"][rank]["held"] for place in range(2)]
+        assert held[0] >= 4
+        assert held[1] == 1
+
+
+def test_a_record_of_groups_is_repeated_bit_for_bit(shared: Found, record: Path) -> None:
+    """All laws above: minibatches of an asynchronous session, a skipped gradient, one that goes on from a save."""
+    done = replay(record)
+    was, now = ({law: said[law] for law in said if "auto" not in law} for said in (shared, reports(done.stdout)))
+    assert now == was
+    assert "of 2 learners, repeated to the same rows, bit for bit" in done.stdout
+
+
+def test_the_group_whose_gradient_differs_is_named(shared: Found, record: Path) -> None:
+    """One process of learner 1 computes wrongly, in the second step of the first session."""
+    done = replay(record, variables={CORRUPT: "1:2"}, expect=1)
+    told = [line for line in done.stdout.splitlines() if line.startswith("The first difference")]
+    assert told
+    for line in told:
+        assert "rank 1, which ran on" in line
+        assert "in 2 processes: the gradient of its step 2 differs" in line
 
 
 def test_a_death_takes_the_group_the_others_go_on_and_it_comes_back(size: str, tmp_path: Path) -> None:
@@ -154,9 +212,6 @@ def test_what_a_session_cannot_train_is_refused() -> None:
         attach(lambda model: fully_shard(model, mesh=mesh), layers())
     with pytest.raises(UserError, match=r"sharded in torch\.bfloat16: leave parameters in float32"):
         attach(lambda model: fully_shard(model, mesh=mesh["shard"]), layers().bfloat16())
-    for options in ({"strategy": "auto"}, {"record": "there"}):
-        with pytest.raises(UserError, match=r"is given its strategy by name, and is not recorded"):
-            attach(lambda model: fully_shard(model, mesh=mesh["shard"]), layers(), **options)
 
 
 def test_processes_of_a_group_that_each_hold_a_whole_module_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

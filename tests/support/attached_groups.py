@@ -1,5 +1,6 @@
 """A script of test_groups.py: learners of several processes, or of one, as the mesh says."""
 
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import roundelay
+from roundelay.advice.candidates import Candidate
+from roundelay.attached import choosing
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import LearnerDied
 from support.launched import report
@@ -24,6 +27,8 @@ IN_TURN = "adpsgd,rate=as-is"
 """Its learners take their steps one after the other, so that it comes to the same every time."""
 STRATEGIES = ("ssgd", "bsp,period=3", "diloco,period=2", "delay-by-one", "ssgd,rate=gain", IN_TURN)
 STEPS, ROWS, BATCHES = 6, 8, 11
+CORRUPT = "TEST_CORRUPT"
+"""Variable: a learner and its step, in which the last of its processes computes wrongly."""
 WHOLE = sys.argv[1:2] != [] and sys.argv[1].endswith("w")
 """Each process has the whole network."""
 
@@ -57,9 +62,17 @@ def values(model: nn.Module) -> list[float]:
     return torch.cat([p.detach().reshape(-1) for p in found]).tolist()
 
 
+def vectors_held(model: nn.Module) -> int:
+    """Vectors of as many elements as the parameters have, that this process keeps."""
+    count, _ = sum(p.numel() for p in model.parameters()), gc.collect()
+    held = [one for one in gc.get_objects() if type(one) is Tensor and one.numel() == count]
+    return len({one.data_ptr() for one in held})
+
+
 class Loop:
     """One session over a model of its own."""
 
+    steps = 0
     noise = 0.0
     """Added to inputs, times a number of this process's own."""
 
@@ -71,6 +84,7 @@ class Loop:
         self.in_turn = strategy == IN_TURN and not (WHOLE and self.place)  # others wait for the first
         name, _, rate = strategy.partition(",rate=")
         options |= {"rate": rate} if rate else {}
+        options |= {"record": sys.argv[4]} if sys.argv[4:] else {}
         self.session = roundelay.attach(self.model, self.optimizer, name, patience=60, **options)
 
     def step(self, number: int, bad: Sequence[int] = ()) -> None:
@@ -84,6 +98,9 @@ class Loop:
         mine = slice(self.place, None, self.size)
         self.optimizer.zero_grad()
         loss = (self.model(x[mine]) - y[mine]).square().mean()
+        self.steps += 1
+        if os.environ.get(CORRUPT) == f"{self.session.rank}:{self.steps}" and self.place == self.size - 1:
+            loss = loss * (1 + 1e-5)
         (loss * float("nan") if self.place in bad else loss).backward()
         self.optimizer.step()
 
@@ -113,6 +130,29 @@ def laws(mesh: DeviceMesh | None, strategies: Sequence[str] = STRATEGIES) -> Non
         loop.said(strategy, looks=looks, middle=middle, values=values(loop.model), work=session.summary()["work"])
 
 
+def auto(mesh: DeviceMesh | None) -> None:
+    """A strategy that the first learner chooses, by gradients that its processes compute together; and an option that
+    is none."""
+    choosing.candidates = lambda _: [Candidate("ssgd"), Candidate("diloco,period=50")]
+    rank = roundelay.rank()  # of the learner, under `roundelay launch --group`
+    wrong: dict[str, Any] = {"second": 1}
+    for given in ({}, wrong):
+        model, gradients, place = build(mesh), 0, 0 if mesh is None else mesh.get_local_rank()
+
+        def probe() -> None:
+            nonlocal gradients
+            gradients += 1
+            model(torch.ones(2, 5)).sum().backward()  # noqa: B023 called at once
+
+        try:
+            session = roundelay.attach(model, torch.optim.AdamW(model.parameters()), "auto", probe=probe, **given)
+        except UserError as error:
+            report(law=f"auto fails {place}", rank=rank, error=str(error))
+        else:
+            report(law=f"auto {place}", rank=rank, label=session.strategy.label, gradients=gradients)
+            session.close()
+
+
 def shared(mesh: DeviceMesh | None) -> None:
     """Batches that go to whoever is free; a gradient that is not finite in one process; a save and what follows it."""
     loop = Loop(mesh, "adpsgd")
@@ -136,10 +176,11 @@ def shared(mesh: DeviceMesh | None) -> None:
     with loop.session as session:
         for number in range(3):
             loop.step(number)
+        held = vectors_held(loop.model)
         kept = session.save(folder, {"rank": session.rank})
         for number in range(3, 6):
             loop.step(number)
-    loop.said("went on", values=values(loop.model), folder=str(kept.relative_to(folder)))
+    loop.said("went on", values=values(loop.model), held=held, folder=str(kept.relative_to(folder)))
     torch.manual_seed(0)
     loop = Loop(mesh, "bsp,period=2", resume=folder)
     assert loop.session.resumed == {"rank": loop.session.rank}
@@ -195,7 +236,9 @@ if __name__ == "__main__":
     if size:
         dist.init_process_group("gloo")
     between_hosts = partial(laws, strategies=STRATEGIES[:-1])  # nobody knows there whose turn it is
-    modes: dict[str, Any] = {"laws": laws, "between hosts": between_hosts, "shared": shared, "ends": ends}
-    {**modes, "deaths": deaths}[sys.argv[2]](mesh_of(size))
+    modes: dict[str, Any] = {"laws": laws, "auto": auto, "between hosts": between_hosts, "shared": shared, "ends": ends}
+    modes |= {"deaths": deaths}
+    for mode in sys.argv[2].split(","):
+        modes[mode](mesh_of(size))
     if size:
         dist.destroy_process_group()

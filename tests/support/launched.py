@@ -6,7 +6,9 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from support.preloaded import run_preloaded
@@ -20,9 +22,20 @@ def run_learners(
     learners: int, *command: str, by: tuple[str, ...] = LAUNCH, expect: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """`command` as so many learners, started `by` a module of Python; its exit status must be `expect`."""
+    return _run([*by[1:], str(learners), *command], expect, {"OMP_NUM_THREADS": "1"})
+
+
+def replay(
+    record: Path, *behind: str, expect: int = 0, variables: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.CompletedProcess[str]":
+    """The script that is recorded there, again."""
+    return _run(["-m", "roundelay.cli", "replay", str(record), *behind], expect, variables)
+
+
+def _run(arguments: list[str], expect: int, variables: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    done = run_preloaded([*by[1:], str(learners), *command], environment, timeout=110)
+    environment = {**os.environ, **variables, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    done = run_preloaded(arguments, environment, timeout=110)
     assert done.returncode == expect, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

@@ -41,8 +41,9 @@ class Machines:
     link: VirtualLink = VirtualLinks().between
 
 
-def probed_layers(parameters: float, frames: int, machines: Machines) -> VirtualCluster:
-    """Return the machines with a network of linear layers that has about so many parameters."""
+def probed_layers(parameters: float, frames: int, machines: Machines, processes: int = 1) -> VirtualCluster:
+    """Return the machines with a network of linear layers that has about so many parameters, in one of so many
+    `processes` of each learner."""
     width = max(
         1,
         round(
@@ -61,7 +62,7 @@ def probed_layers(parameters: float, frames: int, machines: Machines) -> Virtual
         nn.functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
-    return cluster_of(seconds_of(step, machines.learners), machines)
+    return cluster_of(seconds_of(step, machines.learners * processes), machines)
 
 
 def cluster_of(seconds: float, machines: Machines) -> VirtualCluster:

@@ -4,12 +4,18 @@ What is not given is measured: seconds of a step, by the loop's own gradient (`p
 parameters. The first learner of a host measures and chooses, and tells the others, so all have the same. Hosts do not
 ask each other: there the two facts that could differ, `seconds` and `link`, are to be given, and what follows from them
 is the same everywhere. A session that resumes goes on by the strategy of its save.
+
+Where a learner is several processes, the first of them does all this and tells the others, which compute their parts of
+the gradients that it measures.
 """
 
+import dataclasses
 import itertools
+import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -25,6 +31,7 @@ from roundelay.attached.save_files import find
 from roundelay.checkpoint import read_meta
 from roundelay.core.configure import build
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached.groups import Group
 from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, VirtualLinks
@@ -34,6 +41,9 @@ from roundelay.strategies.base import Strategy
 log = logging.getLogger("roundelay")
 _chosen = itertools.count(1)
 """Learners attach in the same order everywhere; each time they choose under the next number."""
+COMPUTE = b"compute"
+"""Said to the other processes of a learner: a gradient is measured."""
+Probe = Callable[[], object]
 
 
 @final
@@ -74,22 +84,63 @@ def chosen_strategy(
     patience: float,
     resume: Path | None,
     options: Mapping[str, Any],
+    group: Group | None = None,
 ) -> Chosen:
     """Return the strategy that "auto" means.
 
     Args:
         options: fields of `Facts`, and `probe`, a function that computes one gradient as the loop will.
+        group: the processes of this learner, if it has several; all call this.
 
     Raises:
         UserError: an option is none of these; facts are missing where there are several hosts; learners of this host
             did not come.
     """
+    if group is None:
+        return _chosen_here(module, optimizers, world, patience, resume, options)
+    if group.place > 0:
+        return _heard(group, module, options.get("probe"))
+    given = {**options, "processes": group.size}
+    if probe := options.get("probe"):
+
+        def together() -> None:
+            group.said(COMPUTE)
+            probe()
+
+        given["probe"] = together
+    with group.failing():
+        found = _chosen_here(module, optimizers, world, patience, resume, given)
+    strategy: Any = found.strategy
+    text = {"strategy": strategy.name, "options": dataclasses.asdict(strategy), "hosts": dict(found.hosts)}
+    group.said(json.dumps({**text, "why": found.why}).encode())
+    return found
+
+
+def _heard(group: Group, module: nn.Module, probe: Probe | None) -> Chosen:
+    """Return what the first process of a learner has chosen; compute with it until then."""
+    with _without_trace(module):
+        while (said := group.said(b"")) == COMPUTE:
+            assert probe is not None
+            probe()
+    text = json.loads(said)
+    return Chosen(make_strategy(text["strategy"], text["options"]), text["hosts"], text["why"])
+
+
+def _chosen_here(
+    module: nn.Module,
+    optimizers: Sequence[Optimizer],
+    world: World,
+    patience: float,
+    resume: Path | None,
+    options: Mapping[str, Any],
+) -> Chosen:
+    """Return it in the first process of a learner; there may be `processes` among the options."""
     if resume is not None and (found := find(resume, world.rank, world.learners)) is not None:
         meta = read_meta(found.paths[0])
         strategy = make_strategy(meta["strategy"], meta["options"])
         return _said(Chosen(strategy, {}, f"{found.paths[0].parent} was saved under it"), world)
     given = dict(options)
-    probe = given.pop("probe", None)
+    probe, processes = given.pop("probe", None), given.pop("processes", 1)
     facts = build(Facts, given, "auto")
     if world.place is not None and (facts.seconds is None or facts.link is None):
         raise UserError(
@@ -99,7 +150,7 @@ def chosen_strategy(
     number = -next(_chosen)  # of a meeting before the session
     with LocalRendezvous(world, number, patience) as rendezvous:
         if world.rank == world.here[0]:
-            text, why = _choose(module, optimizers, world, facts, probe)
+            text, why = _choose(module, optimizers, world, facts, (probe, processes))
             others, nothing = rendezvous.collect(), os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 for other, _ in zip(world.here[1:], others, strict=True):
@@ -127,13 +178,13 @@ def _choose(
     optimizers: Sequence[Optimizer],
     world: World,
     facts: Facts,
-    probe: Callable[[], object] | None,
+    measured: tuple[Probe | None, int],
 ) -> tuple[dict[str, Any], str]:
     if world.learners == 1:
         return {"strategy": "sgd"}, "there is one learner"
     parameters = sum(p.numel() for p in module.parameters() if p.requires_grad)
     task = AdviceTask(parameters, facts.examples, facts.frames, _momentum(optimizers[0]))
-    cluster, source = _cluster(module, parameters, world, facts, probe)
+    cluster, source = _cluster(module, parameters, world, facts, measured)
     ranked = rank(cluster, task, candidates(cluster))
     first, why = choice(ranked, world.learners, cluster.name, f" ({source})")
     text: dict[str, Any] = {"strategy": first.candidate.strategy}
@@ -143,10 +194,11 @@ def _choose(
 
 
 def _cluster(
-    module: nn.Module, parameters: int, world: World, facts: Facts, probe: Callable[[], object] | None
+    module: nn.Module, parameters: int, world: World, facts: Facts, measured: tuple[Probe | None, int]
 ) -> tuple[VirtualCluster, str]:
-    """Return the machines, and the source of the seconds of a step."""
-    here = len(world.here)
+    """Return the machines, and the source of the seconds of a step, `measured` by that gradient and in so many
+    processes of each learner."""
+    here, (probe, processes) = len(world.here), measured
     if world.place is not None:
         assert facts.seconds is not None
         assert facts.link is not None
@@ -164,28 +216,36 @@ def _cluster(
         ), "from the seconds and the link given"
     machines = Machines(here)
     if probe is not None:
-        seconds = probed(probe, here, module)
+        seconds = probed(probe, here * processes, module)
         return cluster_of(seconds, machines), f"a gradient takes {seconds:.3g} s here"
     if facts.seconds is not None:
         return cluster_of(facts.seconds, machines), "from the seconds given"
-    cluster = probed_layers(parameters, facts.frames, machines)
+    # a process computes its part of the minibatch by all parameters: as long as the whole by its part of these
+    cluster = probed_layers(parameters / processes, facts.frames, machines, processes)
     return cluster, f"linear layers of as many parameters take {cluster.compute.fixed:.3g} s here"
 
 
-def probed(probe: Callable[[], object], learners: int, module: nn.Module) -> float:
-    """Return seconds of the user's gradient. Gradients, buffers and torch's random numbers are afterwards as they
-    were."""
+def probed(probe: Probe, processes: int, module: nn.Module) -> float:
+    """Return seconds of the user's gradient, in one of so many processes. Gradients, buffers and torch's random numbers
+    are afterwards as they were."""
+
+    def step(_: int) -> None:
+        probe()
+
+    with _without_trace(module):
+        return seconds_of(step, processes)
+
+
+@contextmanager
+def _without_trace(module: nn.Module) -> Iterator[None]:
+    """Keep gradients, buffers and torch's random numbers as they are."""
     gradients = [(p, p.grad) for p in module.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     for p, _ in gradients:
         p.grad = None
     try:
         with torch.random.fork_rng():
-
-            def step(_: int) -> None:
-                probe()
-
-            return seconds_of(step, learners)
+            yield
     finally:
         for p, gradient in gradients:
             p.grad = gradient

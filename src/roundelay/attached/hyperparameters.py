@@ -15,7 +15,12 @@ from torch.optim import Optimizer
 
 from roundelay.algorithms.local_update import RowUpdate, after_reset
 from roundelay.algorithms.torch_optimizer import FIRST_MOMENTS
+from roundelay.attached.stepping import check_rates
+from roundelay.core.errors import UserError
+from roundelay.runtime.attached.entering import AttachTerms
 from roundelay.runtime.attached.settings import SteppedByLoop
+from roundelay.strategies.periodic import Periodic
+from roundelay.strategies.slowmo import SlowMo
 
 HOW = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how an update is computed, not which."""
@@ -178,3 +183,24 @@ class _Nothing(RowUpdate):
     """The session updates the row as a whole."""
 
     def update_(self, number: int, gradient: Tensor, rate: float) -> None: ...
+
+
+def check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:
+    """Refuse options that these optimizers cannot follow.
+
+    Raises:
+        UserError: names the option and what to do.
+    """
+    if terms.rate in ("gain", "linear"):
+        check_rates(optimizers, rank)
+    if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
+        raise UserError(
+            f"rank {rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
+            "an optimizer's state is not shared between attached learners. Choose reset or keep."
+        )
+    if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
+        raise UserError(
+            f"rank {rank}: {terms.strategy.name} divides by the learning rate, and "
+            f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
+            "another strategy."
+        )

@@ -1,8 +1,8 @@
 """The session of a learner whose processes each have the whole module (runtime/attached/replicas.py), in each of them.
 
 That of the first is the learner's. That of another is one of nobody else, whose steps leave its row alone, and which is
-told by the first what that has: so a loop finds the same in all. What it holds beside the module is a row, the point of
-the gradient, a gradient and a copy, of P elements each, and no state of an optimizer.
+told by the first what that has: so a loop finds the same in all. What it holds beside the module and its gradient is
+nothing: the module looks at the point that it is shown.
 
 Legend: P trainable parameters.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -135,7 +136,11 @@ class ReplicatedSession(Session):
             self._hear()
 
     def _consensus(self, kind: str, also: Callable[[], None] | None = None) -> tuple[Tensor, Tensor]:
-        found = super()._consensus(kind, also)
+        if self._replicas.follows:
+            found = torch.empty(self._steps.parameters.count), self._buffers.pack()
+            self._meet(kind, also or (lambda: None))
+        else:
+            found = super()._consensus(kind, also)
         for vector in found:
             self._replicas.shown(vector)
         return found

@@ -51,6 +51,7 @@ from roundelay.runtime.launch.world import (
     launched_group,
     live_folder,
     read_world,
+    replayed_record,
     report_folder,
 )
 from roundelay.runtime.launch.world import rank as rank_of_process
@@ -102,13 +103,13 @@ def attach(
     several = [unwrapped(one) for one in given]
     between, deaths, record = dict(hosts or {}), options.pop("on_death", "stop"), options.pop("record", None)
     rate = options.pop("rate") if isinstance(options.get("rate"), str) else usual_rate(several)
-    group, world, module = _learner_of(
-        module, between.pop("listen", None), by_name=strategy != "auto" and record is None
-    )
+    group, world, module = _learner_of(module, between.pop("listen", None))
+    record, repeats = (_folder_in(Path(one), group) if one else None for one in (record, replayed_record()))
+    going_on = None if resume is None else _folder_in(Path(resume), group)
     if strategy == "auto":
         from roundelay.attached.choosing import chosen_strategy  # noqa: PLC0415  loads what few sessions need
 
-        found = chosen_strategy(module, several, world, patience, None if resume is None else Path(resume), options)
+        found = chosen_strategy(module, several, world, patience, going_on, options, group)
         strategy, between, options = found.strategy, {**found.hosts, **between}, {}
     if isinstance(strategy, Strategy):
         if options:
@@ -116,12 +117,12 @@ def attach(
         chosen, sized = strategy, True
     else:
         chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
-    if isinstance(chosen, HAdPsgd) and (here := replayed_host(world.rank) if world.place is None else world.here):
-        chosen = chosen.on_host(here, sized)
+    chosen = _on_host(chosen, sized, world, repeats)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
-    wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record}
-    terms = AttachTerms(chosen, seed, patience, **wanted, live=live, on_death=deaths, rate=rate)
-    return _kind_of(group)(module, several, world, terms, None if resume is None else Path(resume), group)
+    wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record, "live": live}
+    wanted |= {"repeats": repeats, "processes": 1 if group is None else group.size, "on_death": deaths, "rate": rate}
+    terms = AttachTerms(chosen, seed, patience, **wanted)
+    return _kind_of(group)(module, several, world, terms, going_on, group)
 
 
 class Session:
@@ -149,7 +150,7 @@ class Session:
         resume: Path | None = None,
         group: Group | None = None,
     ) -> None:
-        resume, self._group = resume and _folder_in(resume, group), group
+        self._group = group
         self.module, self.strategy, self.optimizers = module, terms.strategy, tuple(optimizers)
         self._device = device = device_of(module, world.rank)
         wanted = fitting(module, self.optimizers, world.rank, world.learners, terms.strategy)
@@ -547,7 +548,7 @@ class Session:
             self.abandon()
 
 
-def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[Group | None, World, nn.Module]:
+def _learner_of(module: nn.Module, listen: str | None) -> tuple[Group | None, World, nn.Module]:
     """Return the processes of this learner, if it has several, its place among the learners, and the module without a
     wrapper over these processes."""
     group = group_of(module, rank_of_process()) or replicas_of(module)
@@ -560,12 +561,13 @@ def _learner_of(module: nn.Module, listen: str | None, by_name: bool) -> tuple[G
             )
         return None, read_world(listen=listen), module
     world = read_world(group_environment(0 if group.whole else group.place, group.size), listen)
-    if not by_name:
-        raise UserError(
-            f"rank {world.rank}: a learner of several processes is given its strategy by name, and is "
-            "not recorded: leave strategy='auto' and record out."
-        )
     return group, world, group.wrapper.module if isinstance(group, Replicas) else module
+
+
+def _on_host(strategy: Strategy, sized: bool, world: World, repeats: Path | None) -> Strategy:
+    """Return the strategy on this host, or on the one that is repeated; `sized`: the user says the size of nodes."""
+    here = replayed_host(repeats, world.rank) if world.place is None else world.here
+    return strategy.on_host(here, sized) if isinstance(strategy, HAdPsgd) and here else strategy
 
 
 def _kind_of(group: Group | None) -> Callable[..., Session]:
@@ -577,5 +579,6 @@ def _kind_of(group: Group | None) -> Callable[..., Session]:
 
 
 def _folder_in(directory: Path, group: Group | None) -> Path:
-    """Return the folder for saves of this process: in `directory`, of which each process of a learner has a part."""
+    """Return the folder of this process, for saves or a record, in `directory`, of which each process of a learner has
+    a part."""
     return directory if group is None or group.whole else directory / f"shard-{group.place}-of-{group.size}"

@@ -8,7 +8,6 @@ Legend: P trainable parameters, T tensors they are in.
 
 import dataclasses
 import logging
-import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,11 +22,11 @@ from torch.optim import Optimizer
 from roundelay.attached.alarms import GradientAlarms, note_closed, note_open
 from roundelay.attached.compiled import never_compiled
 from roundelay.attached.forward import ForwardHooks, Uses, fingerprint, other_session
-from roundelay.attached.hyperparameters import UsersOptimizers, first_rate, settings_of
+from roundelay.attached.hyperparameters import UsersOptimizers, check_options, first_rate, settings_of
 from roundelay.attached.parameters import module_facts
 from roundelay.attached.sharded import parameters_of
-from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers, check_rates
-from roundelay.attached.updating import Away, Here, RowUpdates, VectorPlace
+from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers
+from roundelay.attached.updating import Away, Here, RowUpdates, Shown, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
@@ -42,8 +41,6 @@ from roundelay.runtime.attached.votes import Vote
 from roundelay.runtime.base import LearnerDied
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import World
-from roundelay.strategies.periodic import Periodic
-from roundelay.strategies.slowmo import SlowMo
 
 log = logging.getLogger("roundelay")
 
@@ -84,20 +81,20 @@ class Steps:
         idle = check_optimizers(module, optimizers, world.rank)
         if idle:
             log.warning("rank %d: parameters %s are in no optimizer that is attached.", world.rank, some(idle))
-        _check_options(terms, optimizers, world.rank)
+        check_options(terms, optimizers, world.rank)
         settings, tensors = settings_of(optimizers, module), len(parameters.all)
         terms = dataclasses.replace(terms, module=module_facts(module), settings=settings, tensors=tensors)
-        self.learner = learner = AttachedLearner(
-            world, terms, parameters.flatten(), shown, self._update, UsersOptimizers(optimizers), self._device
-        )
+        begun, stepped = parameters.flatten(), (self._update, UsersOptimizers(optimizers), device)
+        row = begun[:1] if self._follows else begun
+        self.learner = learner = AttachedLearner(world, terms, row, shown, *stepped)
         learner.group = group
-        kind = Away if learner.where == "on the host, the module elsewhere" else Here
-        self._place: VectorPlace = kind(learner.me, learner.me.gradient_buffer)
-        places = (self._place.snapshot, self._place.row, self._place.gradient, self._place.spare)
-        self._home, row, self._gradient, spare = (parameters.views(vector) for vector in places)
-        alone = learner.learners == 1
-        followed = alone and self._place.together and waiting_costs(self._place.snapshot)
-        self._watch = Watch(module, parameters, self.rank, self._place.snapshot, alone, followed)
+        self._place = place = self._place_of(begun)
+        del begun, row
+        vectors = (place.snapshot, place.row, place.gradient, place.spare)
+        self._home, _, self._gradient, _ = views = tuple(map(parameters.views, vectors))
+        alone, follows = learner.learners == 1, self._follows
+        followed = alone and place.together and waiting_costs(place.snapshot) and not follows
+        self._watch = Watch(module, parameters, self.rank, place.snapshot, alone, followed, not follows)
         self.show_home()
         self.open, self.evaluating = True, False
         self.failure: BaseException | None = None
@@ -110,7 +107,7 @@ class Steps:
         self._late: Changes | None = None  # made since this step began
         self._stepped, self._said_late, self._moved, self._kind = False, False, False, type(module).__name__
         self._steppers = [Stepper(one, number, self._ask, self.rank) for number, one in enumerate(optimizers)]
-        self._updates = RowUpdates(parameters, self._place, self._steppers, (self._home, row, self._gradient, spare))
+        self._updates = RowUpdates(parameters, place, self._steppers, views)
         self._hooks = ForwardHooks(module, self, sharded=group is not None and not group.whole)
         self._uses = Uses(self._complete)
         self._others = OtherOptimizers(self._steppers, parameters, self.rank)
@@ -123,6 +120,13 @@ class Steps:
         if learner.learners > 1:
             note_open(self._key, self.rank)
         termination.listen()
+
+    def _place_of(self, begun: Tensor) -> VectorPlace:
+        """Return where vectors are; `begun` (P,) is what the module begins with."""
+        if self._follows:
+            return Shown(self._there(begun))
+        kind = Away if self.learner.where == "on the host, the module elsewhere" else Here
+        return kind(self.learner.me, self.learner.me.gradient_buffer)
 
     # One step ---------------------------------------------------------------------------------------------------------
 
@@ -161,18 +165,17 @@ class Steps:
         self._take_over()
         shown = learner.me.snapshot_version
         try:
-            if follows := self._follows:
+            if self._follows:  # before its own, which waits for nobody
                 self._be_as_first(self._place.snapshot)
             point = learner.begin_step()
-            if not follows:
-                self._be_as_first(point)
+            point = self._place.snapshot if self._follows else self._be_as_first(point)
         except BaseException as error:
             self._failed(error)
             raise
         begun = learner.me.snapshot_version
         self._moved, self._handed_in_by = begun != shown, ""
         if point.data_ptr() == self._home[0].data_ptr():
-            if begun != before or not self._watch.showed(self._place.snapshot):
+            if begun != before or self._follows or not self._watch.showed(self._place.snapshot):
                 self.show_home()
         else:
             self._watch.show(point, self.parameters.views(point))
@@ -251,6 +254,8 @@ class Steps:
         if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
             self._waiting = found
             return
+        if self._follows:
+            return
         for n, gradient in found.items():
             self._gradient[n].copy_(gradient)
         if factor is not None and found:
@@ -277,7 +282,7 @@ class Steps:
             if len(self._given) < len(given):
                 given = tuple(n in self._given for n in range(len(given)))
             lay_out = None if self._waiting is None else self._lay_out
-            if lay_out is None:
+            if lay_out is None and not self._follows:
                 self._clear_missing()
             try:
                 weight = self._agree(float(self.examples if examples is None else examples))
@@ -317,10 +322,12 @@ class Steps:
         self._skip, weight, self._ends = self._group.agree(self._skip, examples, termination.asked())
         return weight
 
-    def _be_as_first(self, point: Tensor) -> None:
-        """Let other processes of this learner, if each has the whole module, have the `point` (P,) of the first."""
+    def _be_as_first(self, point: Tensor) -> Tensor:
+        """Let other processes of this learner, if each has the whole module, have the `point` (P,) of the first; return
+        it."""
         if (replicas := self.replicas) is not None:
-            replicas.share(point, self.learner.me.snapshot_version, self._place.gradient, self.learner.change_row)
+            replicas.share(point, self.learner.me.snapshot_version)
+        return point
 
     def _lay_out(self) -> Tensor:
         """Copy the gradient that waits in `.grad` to where the learner has it; return it there, (P,)."""
@@ -377,7 +384,7 @@ class Steps:
                 self._check_settings()
         elif inputs is not None or self._by_call:  # a part that is compiled need not look
             me, synchronous = learner.me, learner.strategy.traits.synchronous
-            self._watch.look(me.x if synchronous and me.snapshot_is_row else None)
+            self._watch.look(me.x if synchronous and me.snapshot_is_row and not self._follows else None)
         if self._inputs_to_come and inputs is not None:
             self._inputs_to_come = False
             self._check_inputs(inputs)
@@ -428,7 +435,7 @@ class Steps:
             self._place.row.copy_(self._place.snapshot)
 
     def _carry_over(self, changes: Changes | None) -> None:
-        if changes is not None:
+        if changes is not None and not self._follows:
             self.learner.change_row(changes.add_to)
 
     def _note_late_changes(self) -> None:
@@ -577,24 +584,3 @@ class Steps:
 def waiting_costs(vector: Tensor) -> bool:
     """Return True if a look at values of the vector waits for a device."""
     return vector.device.type != "cpu"
-
-
-def _check_options(terms: AttachTerms, optimizers: Sequence[Optimizer], rank: int) -> None:
-    """Refuse options that these optimizers cannot follow.
-
-    Raises:
-        UserError: names the option and what to do.
-    """
-    if terms.rate in ("gain", "linear"):
-        check_rates(optimizers, rank)
-    if isinstance(terms.strategy, Periodic) and terms.strategy.local_momentum == "average":
-        raise UserError(
-            f"rank {rank}: {terms.strategy.name}.local_momentum is average, which is for `roundelay train`: "
-            "an optimizer's state is not shared between attached learners. Choose reset or keep."
-        )
-    if isinstance(terms.strategy, SlowMo) and math.isnan(first_rate(optimizers[0])):
-        raise UserError(
-            f"rank {rank}: {terms.strategy.name} divides by the learning rate, and "
-            f"{type(optimizers[0]).__name__} has none (lr of its first parameter group): give it one, or choose "
-            "another strategy."
-        )

@@ -106,6 +106,24 @@ class Away(VectorPlace):
         self.snapshot.copy_(self._row_there)
 
 
+class Shown(VectorPlace):
+    """The point that a process shows which takes no step of its own: all of these vectors are that one."""
+
+    together = True
+
+    def __init__(self, point: Tensor) -> None:
+        self.snapshot = self.row = self.gradient = self.spare = point
+
+    def hand_in(self) -> None: ...
+
+    def begin_update(self) -> None: ...
+
+    def end_update(self) -> bool:
+        return False
+
+    def restore(self) -> None: ...
+
+
 Views = list[Tensor]
 """(T) Views of a vector (P,) in the shapes of the parameters."""
 
@@ -123,7 +141,7 @@ class RowUpdates:
         parameters: Parameters,
         place: VectorPlace,
         steppers: Sequence[Stepper],
-        views: tuple[Views, Views, Views, Views],
+        views: Sequence[Views],
     ) -> None:
         self._parameters, self._place, self._steppers = parameters, place, steppers
         self._home, self._row, self._gradient, self._spare = views

@@ -54,6 +54,7 @@ class Watch:
         vector: (P,) that the module looks at first.
         alone: there is one learner.
         followed: and its row is made as `vector` is wherever `trusts`.
+        closely: at first; False: not before a change is found.
     """
 
     def __init__(
@@ -64,14 +65,16 @@ class Watch:
         vector: Tensor,
         alone: bool = False,
         followed: bool = False,
+        closely: bool = True,
     ) -> None:
         self._module, self._parameters, self._rank, self._said, self._alone = module, parameters, rank, False, alone
         self._followed = vector if followed else None
-        self._kept = torch.empty_like(vector)  # (P,) what is shown, as it is in the row; of a close watch
-        self._kept_views = parameters.views(self._kept)
+        self._kept = torch.empty(0)  # (P,) what is shown, as it is in the row; of a close watch
+        self._kept_views: list[Tensor] = []
         self._at: list[Tensor] = []  # (T) what the module looks at
         self._addresses: list[int] = []  # (T) of these
-        self._vector, self._shown, self._close = vector, 0, True  # what it looks at, where it is not rounded
+        self._vector, self._close = vector, True  # what it looks at, where it is not rounded
+        self._shown = 0 if closely else CLOSE
         self._away: list[Tensor] | None = None  # (T) values at which a further gradient of this step is taken
         self._returns = False  # have values been away, and so all of them are kept?
         self._there = False  # did it, at the last look?
@@ -100,11 +103,17 @@ class Watch:
         self._shown, self._away = self._shown + 1, None
         self._close = self._always or self._said or self._returns or self._shown <= CLOSE
         if self._close:
-            self._kept.copy_(vector)
+            self._keep(vector)
         elif not self.trusts:
             self._sampled = vector.index_select(0, self._sample)
             self._sampled_bits = self._sampled.view(torch.int32)
             self._versions = list(map(_version_of, self._parameters.tensors))
+
+    def _keep(self, vector: Tensor) -> None:
+        if not self._kept_views:
+            self._kept = torch.empty_like(self._vector)
+            self._kept_views = self._parameters.views(self._kept)
+        self._kept.copy_(vector)
 
     @property
     def trusts(self) -> bool:
@@ -129,7 +138,7 @@ class Watch:
         if self._there and not self._always and _same_bits(self._vector.index_select(0, self._sample), kept):
             return
         if not self._close and row is not None:
-            self._kept.copy_(row)
+            self._keep(row)
             self._close = True
         self._returns = True
         self._away = [value.clone() for value in self._values()]

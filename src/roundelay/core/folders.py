@@ -9,6 +9,8 @@ RECIPE = "recipe.yaml"
 """In every run directory."""
 RECORDED = "session-*/trace*.jsonl"
 """In every record of a script that calls `roundelay.attach(..., record=...)`: of each session, or host in it."""
+IN_PLACES = f"shard-*/{RECORDED}"
+"""The same where a learner is several processes that shard its model: of each place among them."""
 PACKED = "packed.json"
 """In every packed model."""
 
@@ -27,7 +29,7 @@ def check_run(exp: Path) -> None:
 
 def is_record(folder: Path) -> bool:
     """Return True if it is the record of a script."""
-    return any(folder.glob(RECORDED))
+    return any(path for form in (RECORDED, IN_PLACES) for path in folder.glob(form))
 
 
 def check_recorded(folder: Path) -> None:

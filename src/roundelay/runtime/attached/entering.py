@@ -62,6 +62,8 @@ class AttachTerms:
     hosts: SessionHostOptions = SessionHostOptions()  # between hosts, where there are several
     live: str = ""  # the folder of live.json, if there is to be one
     record: str | Path | None = None  # the folder of the session's record, if it is recorded
+    repeats: Path | None = None  # the one that is repeated, as `record`
+    processes: int = 1  # of each learner
     on_death: AttachedDeaths = "stop"  # of learners that wait for each other; others go on anyway
     rate: LearnersRate = "auto"  # what becomes of the optimizers' learning rates
 
@@ -271,7 +273,8 @@ class Entrance:
         Args:
             others: what the other learners have said, by rank from 1.
         """
-        if self._place is not None or replayed_host(self.rank):  # what goes to other hosts goes from the arena
+        # what goes to other hosts goes from the arena
+        if self._place is not None or replayed_host(self._terms.repeats, self.rank):
             return None
         if self._device is None or not others or self.strategy.traits.synchronous:
             return None

@@ -10,10 +10,16 @@ What is not elementwise is agreed on in the group: a gradient that is not finite
 first process says the factor on the learning rate, and which minibatch is next. That is one small reduction a step, and
 one number a minibatch, outside the locks of rows: a process that waited for its group with its row locked could wait
 for itself, by way of two exchanges.
+
+What a process, the first as a rule, has to say goes by a message: a header, and a vector, bytes or an error behind it.
+The others wait for it wherever the first may fail, and fail with it.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, ClassVar, Final, NamedTuple
 
 import torch
@@ -21,9 +27,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.base import LearnerDied
 
 NO_NUMBER: Final = -1
 """Said in place of the number of a minibatch where there is none."""
+AS_BEFORE, MOVED, WORDS_FOLLOW, ERROR_FOLLOWS = range(4)
+"""Kinds of messages."""
+RAISED_AS_SUCH: Mapping[str, type[Exception]] = {"UserError": UserError, "TimeoutError": TimeoutError}
+"""Errors that the others raise as such."""
+FAILING_SECONDS = 10
+"""So long the first process waits for the others to hear that it has failed."""
 
 
 class Agreed(NamedTuple):
@@ -58,6 +71,12 @@ class Group:
     device: torch.device
     agreed: tuple[float, bool] = field(default=(1.0, False), init=False)
     found: tuple[float, bool] = field(default=(1.0, False), init=False)
+    _said_error: BaseException | None = field(default=None, init=False)
+
+    @property
+    def follows(self) -> bool:
+        """True in all but the first."""
+        return self.place > 0
 
     def agree(self, skip: bool, examples: float, ends: bool) -> Agreed:
         """Return whether any process skips the step under way or ends after it, and what its gradient weighs; take what
@@ -81,6 +100,56 @@ class Group:
         dist.broadcast(said, self.first, group=self.together)
         found = int(said)
         return None if found == NO_NUMBER else found
+
+    def said(self, data: bytes, place: int = 0) -> bytes:
+        """Return what the process at that place says; of the others `data` counts for nothing.
+
+        Raises:
+            LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
+        """
+        _, size = self.header(WORDS_FOLLOW, len(data), place)
+        return self._bytes(size, place, data)
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Let the others hear of an error in the first process, which they wait for."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(error)
+            raise
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the others that the first process fails, with this error, once."""
+        if self.follows or error is self._said_error or not isinstance(error, Exception):
+            return
+        self._said_error = error
+        data = json.dumps(_said_of(error)).encode()
+        with suppress(RuntimeError):  # of torch: they have failed before, or are not there any more
+            for part in (
+                torch.tensor([ERROR_FOLLOWS, len(data)]),
+                torch.frombuffer(bytearray(data), dtype=torch.uint8),
+            ):
+                work = dist.broadcast(part.to(self.device), self.first, group=self.together, async_op=True)
+                work.wait(timedelta(seconds=FAILING_SECONDS))
+
+    def header(self, kind: int, size: int = 0, place: int = 0) -> tuple[int, int]:
+        """Return the kind and the size of what the process at that place says next.
+
+        Raises:
+            LearnerDied, TimeoutError, UserError, RuntimeError: the first has failed, and with what.
+        """
+        said = torch.tensor([kind, size], device=self.device)
+        dist.broadcast(said, self.first + place, group=self.together)
+        kind, size = said.tolist()
+        if kind == ERROR_FOLLOWS and self.follows:
+            raise _error_of(json.loads(self._bytes(size)))
+        return kind, size
+
+    def _bytes(self, size: int, place: int = 0, data: bytes = b"") -> bytes:
+        part = torch.frombuffer(bytearray(data if place == self.place else size), dtype=torch.uint8).to(self.device)
+        dist.broadcast(part, self.first + place, group=self.together)
+        return part.cpu().numpy().tobytes()
 
 
 def check_follow_each_other(ranks: Sequence[int], rank: int) -> None:
@@ -160,3 +229,18 @@ def group_of(module: nn.Module, rank: int) -> Group | None:
     if device.type == "cuda":
         device = first.device
     return Group(mesh.get_local_rank(), len(ranks), ranks[0], together, device)
+
+
+def _said_of(error: Exception) -> dict[str, Any]:
+    """Return an error as plain values."""
+    if isinstance(error, LearnerDied):
+        return {"rank": error.rank, "reason": error.reason}
+    kind = next((name for name, one in RAISED_AS_SUCH.items() if isinstance(error, one)), "")
+    return {"kind": kind, "text": str(error) if kind else f"{type(error).__name__}: {error}"}
+
+
+def _error_of(said: Mapping[str, Any]) -> Exception:
+    """Return the error of these plain values."""
+    if "reason" in said:
+        return LearnerDied(said["rank"], said["reason"])
+    return RAISED_AS_SUCH.get(said["kind"], RuntimeError)(said["text"])

@@ -189,12 +189,13 @@ class AttachedLearner:
         place = RepeatedPlace(
             access,
             session,
+            self._terms.processes,
             None if self._place[0].place is None else self._here,
             {name: fact for name, fact in entrance.facts.items() if name != "record"},
             lambda rank: self._members.died(rank, NEEDED),
             self._finish_deferred,
         )
-        record = open_record(self._terms.record, place, entrance.late)
+        record = open_record(self._terms.record, self._terms.repeats, place, entrance.late)
         access.trace = access.rows[self.rank].trace = record.row_trace
         return record
 

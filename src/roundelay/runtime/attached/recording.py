@@ -28,6 +28,7 @@ from roundelay.core.state import Gradient
 from roundelay.runtime.attached.membership import CLOSED, MANNERS
 from roundelay.runtime.backend import NO_REMOTE, RemoteRows
 from roundelay.runtime.deferred import Deferred
+from roundelay.runtime.launch.world import launched_group
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import Means
@@ -160,6 +161,7 @@ class Recording(SessionRecord):
         arena: of the session's learners here.
         agreed: facts that all of its learners agreed on.
         here: the learners of this host, of several; None: there is one.
+        processes: of each learner.
 
     Raises:
         UserError: the folder has a record already, or cannot be written.
@@ -174,6 +176,7 @@ class Recording(SessionRecord):
         arena: Arena,
         agreed: Mapping[str, Any],
         here: Sequence[int] | None = None,
+        processes: int = 1,
     ) -> None:
         self._folder, self._rank, self._asked = folder, rank, arena.requests.asked
         self._entries = entries_of_host(here)
@@ -189,7 +192,7 @@ class Recording(SessionRecord):
             raise UserError(f"rank {rank}: {folder} cannot be written ({error.strerror}). Name another.") from error
         self.trace = self.row_trace = self._writer
         facts = {"learners": arena.layout.learners, "agreed": agreed, **surroundings(), **own_command()}
-        self._write("learner", version=TRACE_VERSION, here=here, **facts)
+        self._write("learner", version=TRACE_VERSION, here=here, processes=processes, **facts)
 
     def _write(self, what: str, **facts: Any) -> None:
         write_entry(self._folder, what, self._entries, rank=self._rank, **facts)
@@ -223,8 +226,10 @@ def surroundings() -> dict[str, Any]:
 
 
 def own_command() -> dict[str, Any]:
-    """Return the command of this process, the folder it runs in, and whether it has the variables of `torchrun`."""
-    return {"command": sys.orig_argv, "directory": os.getcwd(), "torchrun_names": "RANK" in os.environ}
+    """Return the command of this process, the folder it runs in, whether it has the variables of `torchrun`, and the
+    processes that `roundelay launch --group` has given each learner."""
+    names = {"torchrun_names": "RANK" in os.environ, "group": launched_group()}
+    return {"command": sys.orig_argv, "directory": os.getcwd(), **names}
 
 
 def row_digests(me: LearnerState, centre: Tensor | None) -> dict[str, str]:

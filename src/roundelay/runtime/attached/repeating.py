@@ -36,7 +36,7 @@ from roundelay.runtime.attached.turns import Turns, TurnTables
 from roundelay.runtime.backend import RemoteRows
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.hosts.terms import differing
-from roundelay.runtime.launch.world import replay_results, replayed_record
+from roundelay.runtime.launch.world import replay_results
 from roundelay.runtime.learner_state import LearnerPlace, LearnerState, LearnerTables, LearnerVectors
 from roundelay.runtime.procs.backend import ArenaBackend, LearnerWork
 from roundelay.runtime.procs.coordination.means import PAUSES, Means
@@ -68,6 +68,7 @@ class RepeatedPlace:
 
     Attributes:
         number: of the session in its script.
+        processes: of each learner.
         here: the learners of this host, of several; None: there is one.
         agreed: facts that its learners agree on now.
         lost: the error for whoever waits for a learner that has left.
@@ -76,17 +77,19 @@ class RepeatedPlace:
 
     access: ArenaAccess
     number: int
+    processes: int
     here: tuple[int, ...] | None
     agreed: Mapping[str, Any]
     lost: Callable[[int], BaseException]
     finish_deferred: Callable[[], None]
 
 
-def open_record(record: str | Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
-    """Begin to record a session in that folder, or to repeat the one that `roundelay replay` was given; nothing where
-    the session has no folder for its record.
+def open_record(record: str | Path | None, repeats: Path | None, place: RepeatedPlace, late: bool) -> SessionRecord:
+    """Begin to record a session in that folder, or to repeat it; nothing where the session has no folder for its
+    record.
 
     Args:
+        repeats: the folder of the record that `roundelay replay` was given.
         late: the learner comes back to a session that runs.
 
     Raises:
@@ -94,14 +97,14 @@ def open_record(record: str | Path | None, place: RepeatedPlace, late: bool) -> 
     """
     if record is None:
         return Unrecorded()
-    if again := replayed_record():
-        return Repetition(session_folder(Path(again), place.number), place)
+    if repeats is not None:
+        return Repetition(session_folder(repeats, place.number), place)
     folder, rank = session_folder(Path(record), place.number), place.access.rank
     if late:
         write_entry(folder, "joined", entries_of_host(place.here), rank=rank)
         log.warning("rank %d has come back: the record in %s cannot be repeated.", rank, folder)
         return Unrecorded()
-    return Recording(folder, rank, place.access.arena, place.agreed, place.here)
+    return Recording(folder, rank, place.access.arena, place.agreed, place.here, place.processes)
 
 
 @final
@@ -207,8 +210,11 @@ class RepeatedEvents(Recorded):
                     "All gradients and exchanges before are the same: an optimizer or a change by hand that does not "
                     "repeat itself, or memory that has changed."
                 )
+        processes = self._recorded.get("processes", 1)
+        several = f" in {processes} processes" if processes > 1 else ""
         self.difference = (
-            f"rank {self.rank}, which ran on {self._recorded['host']}: {about} differs, and all before is as recorded. "
+            f"rank {self.rank}, which ran on {self._recorded['host']}{several}: {about} differs, and all before is as "
+            "recorded. "
             f"Recorded: {event}; now: {now}. {why}{self._surroundings()}"
         )
         return Differs(f"{self.folder}: {self.difference}")

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.core.errors import UserError
-from roundelay.runtime.launch.world import replayed_record
 from roundelay.runtime.procs.memory.tables import Integers, L, R, View, table
 from roundelay.runtime.replay.stage import met_rows
 from roundelay.runtime.trace import (
@@ -146,14 +145,13 @@ def _at(pairs: NDArray[Any], places: Sequence[tuple[int, int]]) -> list[tuple[in
     return found
 
 
-def replayed_host(rank: int) -> tuple[int, ...] | None:
+def replayed_host(record: Path | None, rank: int) -> tuple[int, ...] | None:
     """Return the learners that were on one host with this one, in the record that is repeated; None: nothing is
     repeated, or all were on one.
 
     Raises:
         UserError: it cannot be read.
     """
-    record = replayed_record()
-    entries = read_entries(session_folder(Path(record), 0)) if record else ()
+    entries = () if record is None else read_entries(session_folder(record, 0))
     own = next((entry for entry in entries if entry["what"] == "learner" and entry["rank"] == rank), {})
     return tuple(own["here"]) if own.get("here") else None

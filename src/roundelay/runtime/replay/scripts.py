@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roundelay.core.errors import UserError
-from roundelay.core.folders import RECORDED
+from roundelay.core.folders import IN_PLACES, RECORDED
 from roundelay.runtime.launch.start import TorchNames, launch
 from roundelay.runtime.launch.world import REPLAY, REPLAYED
 from roundelay.runtime.trace import read_entries, recorded_learners
@@ -48,8 +48,9 @@ def replay_script(record: Path, command: Sequence[str], say: Callable[[str], Non
     Raises:
         UserError: the record is missing or damaged; the folder of the command is gone; or no session was repeated.
     """
-    sessions = sorted({path.parent for path in record.glob(RECORDED)}, key=_number)
-    recorded = recorded_learners(sessions[0], read_entries(sessions[0]))
+    sessions = sorted({path.parent for form in (RECORDED, IN_PLACES) for path in record.glob(form)}, key=_number)
+    each = [recorded_learners(session, read_entries(session)) for session in sessions]
+    recorded = each[0]
     first = recorded[min(recorded)]
     ends = [entry for entry in read_entries(sessions[-1]) if entry["what"] == "left"]
     environment = {REPLAY: str(record.absolute()), "OMP_NUM_THREADS": str(first["threads"])}
@@ -71,7 +72,7 @@ def replay_script(record: Path, command: Sequence[str], say: Callable[[str], Non
         len(recorded),
         sum(one["gradients"] for one in found),
         sum(one["events"] for one in found),
-        sum(one["closed"] for one in found) == len(sessions) * len(recorded),
+        sum(one["closed"] for one in found) == sum(map(len, each)),
         not any(entry["digests"] for entry in ends),
         [one["difference"] for one in sorted(found, key=lambda one: one["rank"]) if one["difference"]],
         status,
@@ -97,4 +98,8 @@ def _run(
                 f"{first['directory']}, where the recorded script ran, cannot be entered ({error.strerror}): give the "
                 f"command behind --, as `roundelay replay {record} -- {shlex.join(command)}`."
             ) from error
-    return launch(learners, command, say, torch_names=TorchNames() if first["torchrun_names"] else None)
+    group, processes = first.get("group", 1), first.get("processes", 1)
+    if group > 1:
+        return launch(learners, command, say, torch_names=TorchNames(group))
+    names = TorchNames() if first["torchrun_names"] else None
+    return launch(learners * processes, command, say, torch_names=names)
