@@ -38,7 +38,7 @@ PARTS = {"train-clean-100": ("train", 0, 1), "dev-clean": ("dev", 0, 2), "dev-ot
 """The recipe's names, and which part of AN4 each has."""
 PIECES = 60
 MELS = 40
-"""Bands of the features, of 80: the first convolutions take most of the time, and no option makes them smaller."""
+"""Bands of the features, of 80: the first convolutions do most of the work, and no option makes them smaller."""
 SHIFT = 0.02
 """Seconds between frames, of 0.01."""
 
