@@ -42,7 +42,7 @@ class A2CiD2(Asynchronous):
 
     topology: Topology = "fixed-ring"
     mixing_rate: NonNegative | None = None
-    """How fast the second vectors and the rows of A2CiD2 mix, for one gradient's time; null for the graph's own."""
+    """Rate at which second vectors and rows of A2CiD2 mix, for one gradient's time; null for the graph's own."""
     pull: Positive | None = None
     """Share of a difference by which an exchange moves the second vectors of A2CiD2; null for the graph's own."""
 

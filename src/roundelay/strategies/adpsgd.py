@@ -74,7 +74,7 @@ class Asynchronous(Strategy):
     """Base of asynchronous gossip: the sequence of peers to exchange with."""
 
     topology: Topology = "random-ring"
-    """Who talks to whom (`roundelay list topologies`)."""
+    """Graph of those who talk to each other (`roundelay list topologies`)."""
 
     @property
     def label(self) -> str:

@@ -43,7 +43,7 @@ class AsyncDiLoCo(OuterMomentum):
 
     period: Count = 50
     local_momentum: Literal["reset", "keep"] = "reset"
-    """What happens to a learner's optimizer when it reports; reset sets its momentum to zero."""
+    """Treatment of a learner's optimizer when it reports; reset sets its momentum to zero."""
     rate: float | None = None
     momentum: float = 0.9
     reports: Count | None = None
@@ -70,9 +70,6 @@ class AsyncDiLoCo(OuterMomentum):
         rebuilt_from=PULLED,
         alone_is_sgd=False,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
 
     @property
     def label(self) -> str:

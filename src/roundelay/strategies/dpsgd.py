@@ -71,7 +71,7 @@ class Gossip(Strategy):
     """Base of synchronous gossip: a topology, and the neighbours asked in round k."""
 
     topology: Topology = "ring"
-    """Who talks to whom (`roundelay list topologies`)."""
+    """Graph of those who talk to each other (`roundelay list topologies`)."""
     edges: Sequence[Sequence[int]] = ()
     """Pairs of learners that are neighbours, with topology graph."""
 

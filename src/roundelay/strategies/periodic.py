@@ -59,7 +59,7 @@ class LocalSteps(Strategy):
     period: Count
     """Local steps between two communications."""
     local_momentum: LocalMomentum
-    """What happens to the learners' optimizers when models are averaged; reset sets their momentum to zero."""
+    """Treatment of the learners' optimizers when models are averaged; reset sets their momentum to zero."""
 
     def shortfall(self, me: Setting) -> float:
         """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what

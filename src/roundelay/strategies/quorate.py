@@ -52,7 +52,7 @@ class Quorate(Periodic):
     spread: NonNegative = field(default=3.0, kw_only=True)
     """Times the spread of their times that learners are waited for, where grace is null."""
     late: Literal["mix", "drop"] = field(default="mix", kw_only=True)
-    """What comes too late counts in the next mean, or is dropped."""
+    """Treatment of contributions that come too late: they count in the next mean, or are dropped."""
     guard: Positive | None = field(default=None, kw_only=True)
     """Standard deviations above the usual norm or loss beyond which a contribution is left out; null for none."""
 

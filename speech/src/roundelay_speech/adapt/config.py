@@ -19,7 +19,7 @@ class AdaptConfig:
     context: Whole = 4
     """Frames on each side that these features are projected from."""
     sat_rounds: Count = 2
-    """How often speakers' transforms and mixtures are estimated in turn."""
+    """Times that speakers' transforms and mixtures are estimated in turn."""
     em_rounds: Count = 4
     """Rounds of EM for each transform."""
     per: Unit = "speaker"
@@ -30,7 +30,7 @@ class AdaptConfig:
     silence_weight: Share = 0.01
     """Weight of a frame of silence in a transform, where one of speech has 1."""
     passes: Count = 2
-    """How often held-out speech is decoded again with transforms that the words before gave."""
+    """Times that held-out speech is decoded again with transforms that the words before gave."""
     ivector_dimension: Whole = 100
     """Width of a speaker's vector (i-vector); 0 for none."""
     ivector_gaussians: Count = 128
@@ -40,7 +40,7 @@ class AdaptConfig:
     ivector_utterances: Annotated[int, Bounds(least=2)] = 10_000
     """Training utterances that the extractor is trained on, at most."""
     ivector_train: Unit = "utterance"
-    """Whose vector a training utterance has, its own or its speaker's."""
+    """Vector of a training utterance, its own or its speaker's."""
     seed: int = 0
     """Seed of what is drawn at random."""
     workers: Whole = field(default=0, compare=False)

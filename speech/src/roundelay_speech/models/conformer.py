@@ -64,7 +64,7 @@ class ConformerConfig(NetworkConfig):
     kernel: Count = 31
     """Frames of the depthwise convolution, odd."""
     expansion: Count = 4
-    """How many times wider the feed-forward layers are."""
+    """Factor by which the feed-forward layers are wider."""
     dropout: ShareBelowOne = 0.1
     """Share of units dropped while training."""
     chunk: Count | None = None

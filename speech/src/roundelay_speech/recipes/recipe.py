@@ -74,7 +74,7 @@ class Training(HostOptions):
     clip: Positive | None = None
     """Longest gradient of a learner (Euclidean norm); longer ones are scaled down; null for no limit."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where learners compute; cuda for the GPUs of their host (docs/models.md)."""
+    """Device on which learners compute; cuda for the GPUs of their host (docs/models.md)."""
     threads: Count | None = None
     """Torch threads of each learner; null for the cores of its host shared out evenly."""
     compile: bool = False
@@ -83,7 +83,7 @@ class Training(HostOptions):
     stragglers: tuple[str, ...] = ()
     """Learners slowed down on purpose, RANK:3x or RANK:+0.4 (seconds)."""
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
-    """What happens when a learner dies; asynchronous strategies replace it (auto), go-on without it, or stop;
+    """Action when a learner dies; asynchronous strategies replace it (auto), go-on without it, or stop;
     synchronous ones stop (auto), go-on with the mean of the others, or go on from the last checkpoint with one fewer
     (shrink) or as many (replace) (docs/faults.md)."""
     patience_seconds: Positive = 300.0
@@ -151,7 +151,7 @@ class Decoding:
     discount: float = 0.75
     """Discount of absolute smoothing."""
     cutoffs: tuple[int, ...] = ()
-    """How often n-grams of order 1, 2, ... must occur to be listed."""
+    """Times that n-grams of order 1, 2, ... must occur to be listed."""
     prune: float = 0.0
     """N-grams that matter less to the perplexity than this share are left out; 0 for none."""
     text: tuple[Path, ...] = ()
@@ -159,7 +159,7 @@ class Decoding:
     join: int = 0
     """Join consecutive lines of the text to at least so many words."""
     transcript_weight: int = 1
-    """How often each training transcript counts."""
+    """Times that each training transcript counts."""
     arpa: Path | None = None
     """Language model in an ARPA file, instead of an estimated one; decode.prune applies to it."""
     rescore: Path | None = None
@@ -204,7 +204,7 @@ class Decoding:
     lattice: bool = False
     """Write word lattices."""
     lattice_beam: float = LATTICE_BEAM
-    """How much worse than the best a string in a lattice may be, in scaled nats."""
+    """Distance from the best that a string in a lattice may have, in scaled nats."""
     ctm: bool = False
     """Write times and confidences of words."""
 
