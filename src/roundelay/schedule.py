@@ -18,6 +18,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from roundelay.core.bounds import Count, NonNegative, ShareAboveZero
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.rates import Warmup
 
@@ -38,27 +40,25 @@ class Schedule(ABC):
     """Base of all rules. `max_epochs` ends a run under every one."""
 
     rule: str = field(default="", kw_only=True)
-    learning_rate: float = 0.02
-    max_epochs: int = field(default=20, kw_only=True)
-    factor: float = field(default=0.5, kw_only=True)
+    """Newbob (by held-out loss) or anneal (by epoch)."""
+    learning_rate: NonNegative = 0.02
+    """Learning rate at the start."""
+    max_epochs: Count = field(default=20, kw_only=True)
+    """Epochs, at most."""
+    factor: ShareAboveZero = field(default=0.5, kw_only=True)
+    """Factor on the learning rate at each reduction."""
     reject_worse: bool = field(default=False, kw_only=True)
-    base_minibatch: int | None = field(default=None, kw_only=True)
-    warmup_epochs: float = field(default=0.0, kw_only=True)
-    warmup_from: float | None = field(default=None, kw_only=True)
+    """Take back an epoch that made the held-out loss worse."""
+    base_minibatch: Count | None = field(default=None, kw_only=True)
+    """Size for which learning_rate is meant, in the unit of training.minibatch (or minibatch_per_learner, whichever is
+    given); the rate is scaled to that."""
+    warmup_epochs: NonNegative = field(default=0.0, kw_only=True)
+    """Epochs over which the rate rises from warmup_from to its value."""
+    warmup_from: NonNegative | None = field(default=None, kw_only=True)
+    """Learning rate at the start of the warm-up; null for learning_rate."""
 
     def __post_init__(self) -> None:
-        if not self.learning_rate >= 0:
-            raise UserError(f"schedule.learning_rate is {self.learning_rate}: it cannot be negative.")
-        if self.max_epochs < 1:
-            raise UserError(f"schedule.max_epochs is {self.max_epochs}: at least one epoch is needed.")
-        if not 0 < self.factor <= 1:
-            raise UserError(f"schedule.factor is {self.factor}: choose a number above 0, up to 1.")
-        if self.base_minibatch is not None and self.base_minibatch < 1:
-            raise UserError(f"schedule.base_minibatch is {self.base_minibatch}: give frames a round, 1 or more.")
-        if not 0 <= self.warmup_epochs < math.inf:
-            raise UserError(f"schedule.warmup_epochs is {self.warmup_epochs}: give a number of epochs, 0 or more.")
-        if self.warmup_from is not None and not 0 <= self.warmup_from < math.inf:
-            raise UserError(f"schedule.warmup_from is {self.warmup_from}: give a learning rate, 0 or more.")
+        check_values(self, "schedule")
         if self.warmup_from is not None and not self.warmup_epochs:
             raise UserError("schedule.warmup_from needs schedule.warmup_epochs above 0.")
         if self.warmup_epochs and self.warmup_from is None and self.base_minibatch is None:
@@ -96,7 +96,9 @@ class Newbob(Schedule):
 
     rule: Literal["newbob"] = field(default="newbob", kw_only=True)
     halve_below: float = field(default=0.01, kw_only=True)
+    """Relative gain of the held-out loss below which reductions begin."""
     stop_below: float | None = field(default=0.001, kw_only=True)
+    """Relative gain below which training stops, once reductions have begun; null for never."""
     reject_worse: bool = field(default=True, kw_only=True)
 
     def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
@@ -116,14 +118,10 @@ class Anneal(Schedule):
     epoch, whatever the held-out loss does. No epoch is taken back unless `reject_worse` asks for it."""
 
     rule: Literal["anneal"] = field(default="anneal", kw_only=True)
-    max_epochs: int = field(default=16, kw_only=True)
-    factor: float = field(default=2**-0.5, kw_only=True)
-    anneal_from: int = field(default=10, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.anneal_from < 1:
-            raise UserError(f"schedule.anneal_from is {self.anneal_from}: give a number of epochs, 1 or more.")
+    max_epochs: Count = field(default=16, kw_only=True)
+    factor: ShareAboveZero = field(default=2**-0.5, kw_only=True)
+    anneal_from: Count = field(default=10, kw_only=True)
+    """Epochs before the first reduction."""
 
     def decide(self, now: SchedulePosition, gain: float) -> SchedulePosition:
         annealing = now.epoch + 1 >= self.anneal_from

@@ -117,7 +117,7 @@ def test_nothing_is_done_twice_and_an_interrupted_run_goes_on(there: Path, capsy
     [
         (["adapt.dimension=10"], "differs in adapt.dimension"),
         (["adapt.ivector_rounds=2"], "differs in adapt.ivector_rounds"),
-        (["adapt.passes=0"], "adapt.passes is 0: give 1 or more"),
+        (["adapt.passes=0"], "adapt.passes is 0: give a whole number of 1 or more"),
         (["adaptation=rescored", "decode.rescore=lm.arpa"], "Leave it out here: decode.rescore=null"),
         (["adaptation=rescored", "decode.rescore_order=3"], "Leave it out here: decode.rescore_order=0"),
         (["--corpus", "data"], "give --out DIR"),

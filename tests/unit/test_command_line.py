@@ -65,7 +65,7 @@ NUMBERS = {
         (["train", "demo", "--exp", "x", "--straggler", "1:+nan"], "is not RANK:FACTORx"),
         (["status", "x", "--watch", "nan"], "argument --watch: 'nan' is not a number above 0"),
         (["simulate", "--jitter", "-0.1"], "argument --jitter: '-0.1' is not a number of 0 or more"),
-        (["prepare", "demo", "--max-bad-share", "1.5"], "'1.5' is not a share, from 0 to 1"),
+        (["prepare", "demo", "--max-bad-share", "1.5"], "'1.5' is not a number from 0 to 1"),
     ],
 )
 def test_a_slip_is_named(words: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,7 +202,7 @@ def test_any_words(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (["strategies"], "    period=20  local steps between two communications [whole number]"),
+        (["strategies"], "    period=20  local steps between two communications [whole number of 1 or more]"),
         (["strategies"], "adpsgd: Asynchronous decentralized SGD with pair averages."),
         (["topologies"], "exponential"),
         (["recipes"], "mini_librispeech_blstm"),
@@ -215,7 +215,7 @@ def test_any_words(words: list[str]) -> None:
         ),
         (["options", "an4_blstm"], "model.name=blstm"),
         (["keys", "an4_blstm", "--quiet"], "model.name=blstm"),
-        (["options", "demo"], "optimizer.momentum=0.9  momentum [number]"),
+        (["options", "demo"], "optimizer.momentum=0.9  momentum [number from 0 to below 1]"),
         ([], "topologies"),
     ],
 )

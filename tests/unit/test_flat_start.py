@@ -169,8 +169,10 @@ def test_broken_alignment_is_named(made: tuple[Corpus, FeatureStore, Truth, Alig
 
 
 def test_bad_options_are_listed_together() -> None:
-    with pytest.raises(UserError, match=r"tied_states is 0.*retry_beam is 5"):
-        AlignConfig(tied_states=0, retry_beam=5)
+    with pytest.raises(UserError, match=r"(?s)tied_states is 0.*beam is 0"):
+        AlignConfig(tied_states=0, beam=0)
+    with pytest.raises(UserError, match=r"retry_beam is 5"):
+        AlignConfig(retry_beam=5)
 
 
 def test_leftovers_of_a_killed_run_are_removed(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ from roundelay.algorithms.codecs import FORMS
 from roundelay.algorithms.codecs.sparse import Sparse
 from roundelay.core.codec import FP32, Codec
 from roundelay.runtime.hosts.mean_transports.messages import Weighed
+from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.transport.wire import BadFrame
-from roundelay.runtime.messages import Bit, Dialect, Frame, InvalidMessage, Message, Number, Range, Rank, read
+from roundelay.runtime.messages import Bit, Dialect, Frame, InvalidMessage, Message, Number, Range, Rank, plain, read
 from support.links import pair
 from support.messages import WORDS, received
 
@@ -142,3 +143,10 @@ def test_a_link_names_the_other_end_is_closed_and_counts_it() -> None:
         assert str(found.value).startswith(f"{far.peer} says what is no message of ours: 'weighed'")
         assert far.closed
         assert listener.rejected.malformed == 1
+
+
+def test_options_travel_with_their_bounds() -> None:
+    told = plain(SessionHostOptions(fragments=3))
+    assert read(SessionHostOptions, told) == SessionHostOptions(fragments=3)
+    with pytest.raises(InvalidMessage, match="fragments: 0 is no whole number of 1 or more"):
+        read(SessionHostOptions, {**told, "fragments": 0})

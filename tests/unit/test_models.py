@@ -103,7 +103,7 @@ def test_recipes_choose_a_model_by_its_name(name: str) -> None:
         ({"name": "cldnn", "cells": 100, "projection": 100}, "model.projection is 100, of 100 cells"),
         ({"name": "conformer", "width": 100, "heads": 8}, "multiple of 16"),
         ({"name": "conformer", "kernel": 4}, "odd"),
-        ({"name": "blstm", "chunk": 0}, "model.chunk is 0: give 1 or more"),
+        ({"name": "blstm", "chunk": 0}, "model.chunk is 0: give a whole number of 1 or more"),
         ({"name": "blstm", "dropout": 1.0}, "model.dropout"),
         ({"name": "blstm", "width": 3}, "model.width is no option of name blstm"),
         ({"name": "gmm"}, "choose one of dnn, cldnn, blstm, conformer"),

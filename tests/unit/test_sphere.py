@@ -41,7 +41,7 @@ def test_both_sides_can_be_read(tmp_path: Path) -> None:
         (lambda data: data.replace(b"   1024\n", b"   many\n"), "at byte 8 .*not the length"),
         (lambda data: data.replace(b"   1024\n", b"9999999\n"), "at byte 8 .*not the length"),
         (lambda data: data[:500], "cut short in its header, after 500 of 1024 bytes"),
-        (lambda data: data.replace(b"end_head", b"        "), "no end_head"),
+        (lambda data: data.replace(b"end_head", b"        "), "no `end_head`"),
         (lambda data: data.replace(b"rate -i 8000", b"rate -i 8k00"), "at byte 60, sample_rate is '8k00'"),
         (lambda data: data.replace(b"sample_rate -i 8000", b"sample_rate -i 0000"), "not a whole number above 0"),
         (lambda data: data.replace(b"sample_rate -i 8000", b"sampling_it -i 8000"), "has no sample_rate"),

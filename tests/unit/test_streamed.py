@@ -170,7 +170,7 @@ def test_others_need_the_whole_utterance(name: str) -> None:
     [
         ({"attention_chunk": 16, "subsampling": 3}, "a multiple of model.subsampling, 3 frames"),
         ({"attention_chunk": 16, "chunk": 50}, "leave model.chunk=null"),
-        ({"attention_chunk": 0}, "give 1 or more"),
+        ({"attention_chunk": 0}, "give a whole number of 1 or more"),
         ({"dynamic_chunks": True}, "give model.attention_chunk"),
     ],
 )

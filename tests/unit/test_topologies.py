@@ -303,5 +303,5 @@ def test_from_a_flat_start_and_again(tmp_path: Path) -> None:
 def test_options_at_their_defaults_know_earlier_alignments() -> None:
     assert not {"position_dependent", "silence_states"} & set(AlignConfig().deciding())
     assert AlignConfig(silence_states=4).deciding()["silence_states"] == 4
-    with pytest.raises(UserError, match="silence_states is 0: it must be 1 to 9"):
+    with pytest.raises(UserError, match="silence_states is 0: give a whole number from 1 to 9"):
         AlignConfig(silence_states=0)

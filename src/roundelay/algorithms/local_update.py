@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.optim.sgd import sgd
 
 from roundelay.algorithms.one_pass import Kernel, StepNumbers, sgd_kernel
+from roundelay.core.bounds import NonNegative, ShareBelowOne
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 
 
@@ -48,6 +50,7 @@ class LocalOptimizer(ABC):
     the runtime owns: so all of it is in the arena and in every checkpoint."""
 
     name: str
+    """Sgd, muon, or the name of a torch.optim optimizer."""
     imports: ClassVar[tuple[str, ...]] = ()
     """Modules a process loads at its first update; the procs runtime loads them once for all learners."""
     by_parameters: ClassVar[bool] = False
@@ -107,15 +110,15 @@ class Sgd(LocalOptimizer):
     """
 
     name: Literal["sgd"] = field(default="sgd", kw_only=True)
-    momentum: float = 0.0
+    momentum: ShareBelowOne = 0.0
+    """Momentum."""
     nesterov: bool = False
-    weight_decay: float = 0.0
+    """Nesterov's momentum instead of the heavy ball."""
+    weight_decay: NonNegative = 0.0
+    """L2 penalty."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise UserError(f"optimizer.momentum is {self.momentum}: choose a number from 0 up to, not including, 1.")
-        if not self.weight_decay >= 0:
-            raise UserError(f"optimizer.weight_decay is {self.weight_decay}: it cannot be negative.")
+        check_values(self, "optimizer")
         if self.nesterov and not self.momentum:
             raise UserError("optimizer.nesterov needs optimizer.momentum above 0.")
 

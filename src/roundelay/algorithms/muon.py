@@ -27,6 +27,8 @@ from torch import Tensor, nn
 
 from roundelay.algorithms.local_update import LocalOptimizer, RowUpdate
 from roundelay.algorithms.torch_optimizer import CLASSES, TorchOptimizer, TorchUpdate, check_options, read_options
+from roundelay.core.bounds import Positive
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 
 BUFFER = "momentum_buffer"
@@ -44,8 +46,10 @@ class Muon(LocalOptimizer):
 
     name: Literal["muon"] = field(default="muon", kw_only=True)
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the torch.optim optimizer."""
     others: TorchOptimizer = field(default_factory=lambda: TorchOptimizer("adamw"))
-    others_rate: float = 1.0
+    others_rate: Positive = 1.0
+    """Its learning rate, as a share of the schedule's."""
 
     imports: ClassVar[tuple[str, ...]] = TorchOptimizer.imports
     by_parameters: ClassVar[bool] = True
@@ -53,8 +57,7 @@ class Muon(LocalOptimizer):
     def __post_init__(self) -> None:
         if "muon" not in CLASSES:
             raise UserError(f"optimizer.name is muon, which torch {torch.__version__} has not: 2.9 or newer has.")
-        if not self.others_rate > 0:
-            raise UserError(f"optimizer.others_rate is {self.others_rate}: it must be above 0.")
+        check_values(self, "optimizer")
         check_options("muon", self.options)
         try:
             matrix = nn.Parameter(torch.eye(2))

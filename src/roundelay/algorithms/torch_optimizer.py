@@ -54,7 +54,9 @@ class TorchOptimizer(LocalOptimizer):
     """
 
     name: str
+    """Name of a torch.optim optimizer."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the torch.optim optimizer."""
 
     imports: ClassVar[tuple[str, ...]] = ("torch._dynamo",)  # over a second, and every torch optimizer loads it
 

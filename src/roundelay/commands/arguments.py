@@ -7,23 +7,12 @@ these, so that none takes 0, -1 or nan where it means nothing.
 import argparse
 import math
 import re
-from typing import Any
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_args
 
+from roundelay.core.bounds import Count, NonNegative, Positive, Share, Whole, wanted
 from roundelay.core.errors import UserError
-
-
-def add_overrides(sub: argparse.ArgumentParser, example: str) -> None:
-    """Add `overrides`: values that take the place of a recipe's, behind it or behind --set."""
-    sub.add_argument(
-        "--set",
-        dest="overrides",
-        action="extend",
-        nargs="+",
-        default=[],
-        metavar="KEY=VALUE",
-        help="the same as KEY=VALUE without --set",
-    )
-    sub.add_argument("overrides", nargs="*", default=[], help=f"section.key=value, for example {example}")
 
 
 def picked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
@@ -31,44 +20,25 @@ def picked(options: argparse.Namespace, *names: str) -> dict[str, Any]:
     return {name: getattr(options, name) for name in names}
 
 
-def count(text: str) -> int:
-    """Return a whole number of 1 or more."""
-    return _whole(text, 1, "a whole number of 1 or more")
-
-
-def whole(text: str) -> int:
-    """Return a whole number of 0 or more."""
-    return _whole(text, 0, "a whole number of 0 or more")
-
-
-def positive(text: str) -> float:
-    """Return a number above 0; not infinity."""
-    value = _number(text)
-    if not 0 < value < math.inf:
-        raise _refused(text, "a number above 0")
+def _within(kind: Any, text: str) -> Any:
+    """Return a number of a type with bounds (core/bounds.py)."""
+    value = _number(text, get_args(kind)[0])
+    if words := wanted(kind, value):
+        raise _refused(text, words)
     return value
 
 
-def non_negative(text: str) -> float:
-    """Return a number of 0 or more; not infinity."""
-    value = _number(text)
-    if not 0 <= value < math.inf:
-        raise _refused(text, "a number of 0 or more")
-    return value
-
-
-def share(text: str) -> float:
-    """Return a number from 0 to 1."""
-    value = _number(text)
-    if not 0 <= value <= 1:
-        raise _refused(text, "a share, from 0 to 1")
-    return value
+count = partial(_within, Count)
+whole = partial(_within, Whole)
+positive = partial(_within, Positive)
+non_negative = partial(_within, NonNegative)
+share = partial(_within, Share)
 
 
 def counts(text: str) -> str:
     """Return whole numbers of 1 or more with commas, as `1,4`; the text itself."""
-    for part in text.split(","):
-        _whole(part.strip(), 1, "whole numbers of 1 or more with commas, for example 1,4", whole_text=text)
+    if any(wanted(Count, _number(part.strip(), int)) for part in text.split(",")):
+        raise _refused(text, "whole numbers of 1 or more with commas, for example 1,4")
     return text
 
 
@@ -113,19 +83,9 @@ def straggler(text: str) -> str:
     return text
 
 
-def _whole(text: str, least: int, wanted: str, whole_text: str | None = None) -> int:
+def _number(text: str, kind: Callable[[str], float] = float) -> float:
     try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise _refused(text if whole_text is None else whole_text, wanted)
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
+        return kind(text)
     except ValueError:
         return math.nan
 

@@ -29,6 +29,7 @@ WHAT = {
     "recipes": "experiments that come with Roundelay",
     "options": "every option of a recipe, its default and the values it takes",
     "keys": "the same as options",
+    "schema": "JSON Schema of recipes, by which editors complete and check them",
 }
 
 
@@ -82,6 +83,8 @@ def _list_of_speech(what: str, recipe: str | None, show: "_Listing") -> None:
         show.table(["recipe", "about"], [(name, known.about_recipe(name)) for name in known.known_recipes()])
     elif what == "corpora":
         show.table(["corpus", "about"], list(known.corpora().items()))
+    elif what == "schema":
+        write(json_text(known.recipe_schema()))
     elif what in ("models", "objectives", "graphs", "units"):
         show.names(known.choices(what))
     else:

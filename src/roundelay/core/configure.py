@@ -6,10 +6,12 @@ import difflib
 import json
 import math
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from roundelay.core.bounds import check_number
 from roundelay.core.errors import UserError
 from roundelay.core.parsing import parse_yaml
 from roundelay.core.strategy_text import did_you_mean
@@ -79,11 +81,56 @@ def build(cls: type[C], value: object, where: str = "") -> C:
     ]
     if missing:
         raise UserError(f"missing option {', '.join(_join(where, name) for name in missing)}.")
-    hints = get_type_hints(cls)
-    for key, field in fields.items():
-        if choices := field.metadata.get(CHOICES):
-            hints[key] = Literal[choices]
-    return cls(**{key: _convert(hints[key], item, _join(where, key)) for key, item in value.items()})
+    values: dict[str, Any] = {}
+
+    def convert(key: str) -> None:
+        values[key] = _convert(hints_of(cls)[key], value[key], _join(where, key))
+
+    _for_all(value, convert)
+    return cls(**values)
+
+
+def _for_all(keys: Iterable[str], check: Callable[[str], None]) -> None:
+    """Check all, and then name all that are wrong."""
+    problems = []
+    for key in keys:
+        try:
+            check(key)
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+
+
+@cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the types of a dataclass's fields, with bounds of numbers, and with words that are those of a registry."""
+    chosen = {field.name: Literal[field.metadata[CHOICES]] for field in in_order(cls) if CHOICES in field.metadata}
+    return {**get_type_hints(cls, include_extras=True), **chosen}
+
+
+def check_values(options: Any, where: str) -> None:
+    """Check bounds and words of a dataclass that may have been made by hand, and of those in it; `where` is the section
+    of its options.
+
+    Raises:
+        UserError: a number outside its bounds, or a word that is none of those it may be; names the option.
+    """
+    hints = hints_of(type(options))
+
+    def check(name: str) -> None:
+        hint, value, path = hints[name], getattr(options, name), _join(where, name)
+        for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,):
+            inner = get_args(kind)[0] if get_origin(kind) is tuple else kind
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, int | float) and not isinstance(one, bool):
+                    check_number(inner, one, path)
+                elif isinstance(one, str) and get_origin(inner) is Literal:
+                    _convert(inner, one, path)
+                elif dataclasses.is_dataclass(inner) and isinstance(one, inner):
+                    check_values(one, path)
+
+    _for_all([field.name for field in in_order(type(options))], check)
 
 
 def one_of(names: Iterable[str], default: str) -> Any:
@@ -124,6 +171,10 @@ def _join(where: str, key: object) -> str:
 def _convert(hint: Any, value: object, where: str) -> Any:  # noqa: PLR0911 one return a kind of type
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
+        return value
+    if origin is Annotated:
+        value = _convert(arguments[0], value, where)
+        check_number(hint, value, where)
         return value
     if dataclasses.is_dataclass(hint):
         return build(hint, {} if value is None else value, where)  # type: ignore[arg-type]

@@ -1,25 +1,37 @@
-"""Writes `options/known.json`: the options of strategies, from the dataclasses that they are.
+"""Writes `options/known.json`: the options of strategies, from the dataclasses that they are. Of a field its type says
+the values and bounds, and the docstring beneath it, or beneath it in a base, what it is.
 
 python -m roundelay.options.describe
 """
 
+import ast
 import dataclasses
+import inspect
 import json
+import math
+import textwrap
 import types
+from abc import ABC
 from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from roundelay.algorithms.codecs import CODECS
+from roundelay.core.bounds import bounds_of
 from roundelay.core.codec import Codec
-from roundelay.core.configure import CHOICES, in_order, plain
+from roundelay.core.configure import hints_of, in_order, plain
 from roundelay.core.files import write_text
 from roundelay.core.flat import CHUNK
 from roundelay.runtime.sim.cluster import VirtualCluster
 from roundelay.strategies import STRATEGIES
+from roundelay.strategies.dpsgd import TOPOLOGIES
 
 KNOWN = Path(__file__).with_name("known.json")
 _SCALARS = {Any: "any", type(None): "null", bool: "bool", int: "int", float: "float", str: "str", Path: "path"}
+_PROPER = ("Gaussians", "Nesterov", "SpecAugment")
+"""Words that keep their capital."""
 _ELSEWHERE = (VirtualCluster,)  # a file of its own, or a whole section: docs/simulator.md
 
 
@@ -31,12 +43,24 @@ def describe() -> dict[str, Any]:
         describe_fields(cls, sections)
         strategies[name] = {"section": section_of(cls), "about": about_of(cls)}
     codecs = {name: {"about": about_of(type(codec)), **_sizes(codec)} for name, codec in CODECS.items()}
-    return {"sections": sections, "strategies": strategies, "codecs": codecs}
+    return {"sections": sections, "strategies": strategies, "codecs": codecs, "topologies": dict(TOPOLOGIES)}
 
 
 def write_known(file: Path, known: dict[str, Any]) -> None:
-    """Write what is known as JSON."""
-    write_text(file, json.dumps(known, indent=1, allow_nan=False) + "\n")
+    """Write what is known as JSON, an option a line."""
+    write_text(file, _laid_out(known) + "\n")
+
+
+def _laid_out(value: Any, depth: int = 0) -> str:
+    if depth > 2 or not isinstance(value, dict) or not value:
+        return json.dumps(value, allow_nan=False)
+    before = "\n" + " " * depth
+    return (
+        "{"
+        + ",".join(f"{before} {json.dumps(key)}: {_laid_out(one, depth + 1)}" for key, one in value.items())
+        + before
+        + "}"
+    )
 
 
 def names(union: Any) -> dict[str, Any]:
@@ -70,12 +94,35 @@ def describe_fields(cls: type, sections: dict[str, Any]) -> None:
     if section_of(cls) in sections:
         return
     fields = sections[section_of(cls)] = {}
-    hints = get_type_hints(cls)
     for field in in_order(cls):
         if field.init:
-            choices = field.metadata.get(CHOICES)
-            kind = {CHOICES: list(choices)} if choices else _kind(hints[field.name], sections)
-            fields[field.name] = {"type": kind, **_default(field)}
+            kind = _kind(hints_of(cls)[field.name], sections)
+            fields[field.name] = {"type": kind, **_default(field), "about": words_of(cls, field.name)}
+
+
+def words_of(cls: type, name: str) -> str:
+    """Return what a field is, as a part of a sentence; "" of a field that says nothing, as sections do."""
+    texts = (
+        _beneath(base).get(name) for base in cls.__mro__ if dataclasses.is_dataclass(base) or issubclass(base, ABC)
+    )
+    text = " ".join(next(filter(None, texts), "").split()).removesuffix(".")
+    return (
+        text if text.startswith(_PROPER) or text[1:2].isupper() or text[1:2].isdigit() else text[:1].lower() + text[1:]
+    )
+
+
+@cache
+def _beneath(cls: type) -> dict[str, str]:
+    """Return the docstrings beneath the fields of a class."""
+    if cls.__module__ in ("abc", "typing"):
+        return {}
+    (made,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    found = {}
+    for field, below in pairwise(getattr(made, "body", ())):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(value=ast.Constant(str(text))):
+                found[name] = text
+    return found
 
 
 def _default(field: "dataclasses.Field[Any]") -> dict[str, Any]:
@@ -93,6 +140,9 @@ def _kind(hint: Any, sections: dict[str, Any]) -> Any:  # noqa: PLR0911 one retu
     if dataclasses.is_dataclass(hint):
         describe_fields(hint, sections)  # type: ignore[arg-type]
         return {"section": section_of(hint)}  # type: ignore[arg-type]
+    if bounds := bounds_of(hint):
+        given = {name: value for name, value in dataclasses.asdict(bounds).items() if value not in (None, math.inf)}
+        return {"number": _SCALARS[arguments[0]], **given}
     if origin is Literal:
         return {"one of": list(arguments)}
     if origin in (Union, types.UnionType):

@@ -1,8 +1,8 @@
 """Options and their types, known without loading torch or any model.
 
 `known.json` is taken from the dataclasses that the options are (`python -m roundelay.options.describe` writes that of
-strategies, and a test holds it to them); `explained.yaml` says in plain words what each option is. So a wrong name is
-found in the time it takes to read a small file, before seconds are spent on loading torch.
+strategies, and a test holds it to them): types, bounds, defaults, and what each option is. So a wrong name is found in
+the time it takes to read a small file, before seconds are spent on loading torch.
 """
 
 import dataclasses
@@ -12,11 +12,12 @@ from dataclasses import dataclass, make_dataclass
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Union, final
+from typing import Annotated, Any, Literal, Union, final
 
 import yaml
 
-from roundelay.core.configure import build, read_yaml
+from roundelay.core.bounds import Bounds
+from roundelay.core.configure import build
 from roundelay.core.strategy_text import check_choice, parse_strategy
 
 _SCALARS: dict[str, Any] = {
@@ -28,6 +29,19 @@ _SCALARS: dict[str, Any] = {
     "str": str,
     "path": Path,
 }
+_JSON = {
+    "null": "null",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "str": "string",
+    "path": "string",
+    "least": "minimum",
+    "above": "exclusiveMinimum",
+    "most": "maximum",
+    "below": "exclusiveMaximum",
+}
+"""Types and bounds as JSON Schema has them."""
 _NAMES = {
     "any": "anything",
     "null": "null",
@@ -64,11 +78,6 @@ class KnownOptions:
     def known(self) -> dict[str, Any]:
         return json.loads((self._folder / "known.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
-    @cached_property
-    def explained(self) -> dict[str, dict[str, str]]:
-        """Sentences on options, from `explained.yaml`."""
-        return read_yaml(self._folder / "explained.yaml")
-
     def fields(self, section: str) -> dict[str, Any]:
         """Return fields of a section by name."""
         return self.known["sections"][section]  # type: ignore[no-any-return]
@@ -83,11 +92,26 @@ class KnownOptions:
                 tag = {next(iter(self.fields(chosen))): value} if isinstance(value, str) else {}
                 yield from self.options(chosen, value if isinstance(value, Mapping) else tag, key)
                 continue
-            texts = self.explained["recipe"]
-            about = texts.get(f"{section.rpartition('.')[2]}:{key}") or texts.get(key, "")
-            yield Option(
-                key, values_of(kind), yaml_of({**field, "default": given[name]} if name in given else field), about
-            )
+            shown = {**field, "default": given[name]} if name in given else field
+            yield Option(key, values_of(kind), yaml_of(shown), field["about"])
+
+    def schema(self, section: str) -> dict[str, Any]:
+        """Return a JSON Schema of a section, by which editors complete and check a YAML file."""
+        sections = {
+            name: {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {
+                    key: {**schema_of(field["type"]), "description": field["about"]} for key, field in fields.items()
+                },
+            }
+            for name, fields in self.known["sections"].items()
+        }
+        return {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$ref": f"#/$defs/{section}",
+            "$defs": sections,
+        }
 
     def _section_of(self, kind: Any, given: Any) -> str | None:
         """Return the section a value is, if it is one; of several the one whose tag, its first field, has the given
@@ -121,12 +145,14 @@ class KnownOptions:
                 made[section] = make_dataclass(section.rpartition(".")[2], fields)
             return made[section]
 
-        def hint(kind: Any) -> Any:
+        def hint(kind: Any) -> Any:  # noqa: PLR0911 one return a kind of type
             if isinstance(kind, str):
                 return _SCALARS[kind]
             match kind:
                 case {"one of": choices}:
                     return Literal[tuple(choices)]
+                case {"number": number, **bounds}:
+                    return Annotated[_SCALARS[number], Bounds(**bounds)]
                 case {"either": kinds}:
                     return Union[tuple(map(hint, kinds))]  # noqa: UP007 made of a list
                 case {"list": inner}:
@@ -169,12 +195,7 @@ def about_strategy(name: str) -> str:
 
 def strategy_options(name: str) -> list[Option]:
     """Return the options of a strategy, with their plain names as keys."""
-    texts = STRATEGIES.explained["strategies"]
-    fields = STRATEGIES.fields(STRATEGIES.known["strategies"][name]["section"])
-    return [
-        Option(key, values_of(field["type"]), yaml_of(field), texts.get(f"{name}.{key}") or texts.get(key, ""))
-        for key, field in fields.items()
-    ]
+    return [*STRATEGIES.options(STRATEGIES.known["strategies"][name]["section"], {}, "")]
 
 
 def codecs() -> dict[str, tuple[str, str, str]]:
@@ -189,8 +210,7 @@ def topologies() -> list[tuple[str, str, list[str]]]:
     for name, entry in STRATEGIES.known["strategies"].items():
         for topology in STRATEGIES.fields(entry["section"]).get("topology", {"type": {"one of": ()}})["type"]["one of"]:
             users.setdefault(topology, []).append(name)
-    texts = STRATEGIES.explained["topologies"]
-    return [(topology, texts.get(topology, ""), some) for topology, some in sorted(users.items())]
+    return [(topology, STRATEGIES.known["topologies"][topology], some) for topology, some in sorted(users.items())]
 
 
 def yaml_of(field: Mapping[str, Any]) -> str | None:
@@ -201,13 +221,35 @@ def yaml_of(field: Mapping[str, Any]) -> str | None:
     return text.removesuffix("...\n").strip()
 
 
-def values_of(kind: Any) -> str:
+def schema_of(kind: Any) -> dict[str, Any]:  # noqa: PLR0911 one return a kind of type
+    """Return the JSON Schema of a type; a section may be a word, the name of the one that is meant."""
+    if isinstance(kind, str):
+        return {} if kind == "any" else {"type": _JSON[kind]}
+    match kind:
+        case {"one of": choices}:
+            return {"enum": choices}
+        case {"number": number, **bounds}:
+            return {"type": _JSON[number], **{_JSON[name]: bound for name, bound in bounds.items()}}
+        case {"either": kinds}:
+            words = {"type": "string"} if sum("section" in one for one in kinds) > 1 else None
+            return {"anyOf": [*map(schema_of, kinds), *([words] if words else [])]}
+        case {"list": inner}:
+            return {"type": "array", "items": schema_of(inner)}
+        case {"map": inner}:
+            return {"type": "object", "additionalProperties": schema_of(inner)}
+        case _:
+            return {"$ref": f"#/$defs/{kind['section']}"}
+
+
+def values_of(kind: Any) -> str:  # noqa: PLR0911 one return a kind of type
     """Return the values of a type, in words."""
     if isinstance(kind, str):
         return _NAMES[kind]
     match kind:
         case {"one of": choices}:
             return ", ".join(map(str, choices))
+        case {"number": number, **bounds}:
+            return Bounds(**bounds).words(_SCALARS[number])
         case {"either": kinds}:
             return " or ".join(values_of(one) for one in kinds)
         case {"list": inner}:

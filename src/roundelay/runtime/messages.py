@@ -35,6 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roundelay.algorithms.codecs import codec_of
+from roundelay.core.bounds import Bounds
 from roundelay.core.codec import Codec
 
 BOUND = 1 << 53
@@ -212,10 +213,15 @@ def _codec(value: str) -> Codec:
     return codec if len(codec.numbers) == len(numbers) else _fail(value, "no codec of ours: it has more options")
 
 
-def _number(kind: type, bounds: Range) -> Read:
+def _number(kind: type, bounds: Range | Bounds) -> Read:
+    """Return a reader of a number of a message, or of an option that is sent in one."""
     allowed, what = ((int, float), "number") if kind is float else ((int,), "whole number")
 
     def number(value: Any, most: Limits) -> Any:
+        if isinstance(bounds, Bounds):
+            if type(value) not in allowed or not bounds.allow(value):
+                raise invalid(value, f"no {bounds.words(kind)}")
+            return kind(value)
         high = most[bounds.most] if isinstance(bounds.most, str) else bounds.most
         if type(value) not in allowed or not bounds.low <= value <= high:
             raise invalid(value, f"no {what} from {bounds.low} to {high}")

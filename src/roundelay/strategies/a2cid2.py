@@ -26,12 +26,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roundelay.algorithms.continuous_momentum import constants, meeting
+from roundelay.core.bounds import NonNegative, Positive
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
-from roundelay.core.errors import UserError
 from roundelay.core.state import Me
 from roundelay.core.topology import doublings
 from roundelay.strategies.adpsgd import Asynchronous, Topology
-from roundelay.strategies.base import HostOption, Traits, positive
+from roundelay.strategies.base import HostOption, Traits
 
 AHEAD = "gossip_ahead"
 
@@ -41,21 +41,16 @@ class A2CiD2(Asynchronous):
     """Asynchronous decentralized SGD with a continuous momentum of gossip."""
 
     topology: Topology = "fixed-ring"
-    mixing_rate: float | None = None
-    pull: float | None = None
+    mixing_rate: NonNegative | None = None
+    """Rate at which second vectors and rows of A2CiD2 mix, for one gradient's time; null for the graph's own."""
+    pull: Positive | None = None
+    """Share of a difference by which an exchange moves the second vectors of A2CiD2; null for the graph's own."""
 
     name: ClassVar[str] = "a2cid2"
     memory: ClassVar[tuple[str, ...]] = (AHEAD,)
     traits: ClassVar[Traits] = Traits(
         synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.mixing_rate is not None and self.mixing_rate < 0:
-            raise UserError(f"{self.name}.mixing_rate is {self.mixing_rate}: give 0 or more, or null.")
-        if self.pull is not None:
-            positive(self.name, "pull", self.pull)
 
     @property
     def host_options(self) -> frozenset[HostOption]:

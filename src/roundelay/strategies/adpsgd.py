@@ -52,11 +52,10 @@ number of learners may be odd. Momentum buffers stay local, as in the public imp
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 from roundelay.algorithms.averaging import pair_average_, share_average_
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
-from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
@@ -75,12 +74,7 @@ class Asynchronous(Strategy):
     """Base of asynchronous gossip: the sequence of peers to exchange with."""
 
     topology: Topology = "random-ring"
-
-    def __post_init__(self) -> None:
-        if self.topology not in get_args(Topology):
-            raise UserError(
-                f"{self.name} has no topology {self.topology!r}: choose one of {', '.join(get_args(Topology))}."
-            )
+    """Graph of those who talk to each other (`roundelay list topologies`)."""
 
     @property
     def label(self) -> str:
@@ -113,13 +107,8 @@ class PairAverages(Asynchronous):
     """
 
     weights: Weights = "auto"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.weights not in get_args(Weights):
-            raise UserError(
-                f"{self.name} has no weights {self.weights!r}: choose one of {', '.join(get_args(Weights))}."
-            )
+    """Of rows in exchanges: equal, or progress, by the recent steps of their learners, so that a slow one has less say;
+    auto for progress under training.rate gain and fastest where learners have a minibatch each, equal elsewhere."""
 
     @property
     def label(self) -> str:

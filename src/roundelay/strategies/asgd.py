@@ -22,20 +22,25 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roundelay.algorithms.parameter_server import Report
+from roundelay.core.bounds import Count, Positive
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits, at_least, positive
+from roundelay.strategies.base import Strategy, Traits
 
 
 @dataclass(frozen=True)
 class Asgd(Strategy):
     """Asynchronous SGD with a parameter server."""
 
-    period: int = 1
-    rate: float = 1.0
+    period: Count = 1
+    """Local steps between two communications."""
+    rate: Positive = 1.0
+    """Factor on a learner's report at the parameter server."""
     staleness_aware: bool = False
-    max_delay: int | None = None
+    """Divide a learner's report by its staleness."""
+    max_delay: Count | None = None
+    """Updates of the centre after which a learner's report is dropped; null for none."""
 
     name: ClassVar[str] = "asgd"
     memory: ClassVar[tuple[str, ...]] = ("pulled",)
@@ -48,12 +53,6 @@ class Asgd(Strategy):
         ages="centre",
         rebuilt_from="pulled",
     )
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
-        positive(self.name, "rate", self.rate)
-        if self.max_delay is not None:
-            at_least(self.name, "max_delay", self.max_delay)
 
     def check(self, learners: int) -> None:
         super().check(learners)

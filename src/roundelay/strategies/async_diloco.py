@@ -23,15 +23,14 @@ Sent: one model each way (8 P bytes) a report. Waits: nobody for a slow learner;
 Staleness counts reports of others between reading the centre and reporting back. The centre is the model.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from roundelay.algorithms.delayed_nesterov import OuterReport, local_steps
+from roundelay.core.bounds import Bounds, Count, NonNegative, Positive
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
-from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, at_least, positive
+from roundelay.strategies.base import Traits
 from roundelay.strategies.periodic import OuterMomentum
 
 PULLED = "pulled"
@@ -42,15 +41,21 @@ BESIDE = ("momentum", "gathered")
 class AsyncDiLoCo(OuterMomentum):
     """Outer steps of each learner with the centre, by delayed Nesterov momentum."""
 
-    period: int = 50
+    period: Count = 50
     local_momentum: Literal["reset", "keep"] = "reset"
+    """Treatment of a learner's optimizer when it reports; reset sets its momentum to zero."""
     rate: float | None = None
     momentum: float = 0.9
-    reports: int | None = None
+    reports: Count | None = None
+    """Reports to one step of the outer momentum; null for as many as learners."""
     by_speed: bool = False
-    decay: float = 0.0
-    cutoff: float | None = None
-    keep: float | None = None
+    """Take as many local steps as a learner's speed says, so that all report equally often."""
+    decay: NonNegative = 0.0
+    """Weight that a report loses with every outer round that it is old, as exp(-decay rounds); 0 for none."""
+    cutoff: Positive | None = None
+    """Outer rounds at which a report is too old to count; null for none."""
+    keep: Annotated[float, Bounds(above=-1, most=1)] | None = None
+    """Cosine between a report and the outer momentum below which it is turned towards it; null for never."""
 
     name: ClassVar[str] = "async-diloco"
     memory: ClassVar[tuple[str, ...]] = (PULLED,)
@@ -65,19 +70,6 @@ class AsyncDiLoCo(OuterMomentum):
         rebuilt_from=PULLED,
         alone_is_sgd=False,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.local_momentum not in ("reset", "keep"):
-            raise UserError(f"{self.name}.local_momentum is {self.local_momentum!r}: choose reset or keep.")
-        if self.reports is not None:
-            at_least(self.name, "reports", self.reports)
-        if not 0 <= self.decay < math.inf:
-            raise UserError(f"{self.name}.decay is {self.decay:g}: give 0 or more.")
-        if self.cutoff is not None:
-            positive(self.name, "cutoff", self.cutoff)
-        if self.keep is not None and not -1 < self.keep <= 1:
-            raise UserError(f"{self.name}.keep is {self.keep:g}: it is a cosine, above -1 and up to 1, or null.")
 
     @property
     def label(self) -> str:

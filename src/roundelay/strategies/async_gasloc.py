@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roundelay.algorithms.outer_momentum import OuterMeeting
+from roundelay.core.bounds import Count, ShareBelowOne
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.state import Me
 from roundelay.strategies.adpsgd import Asynchronous
-from roundelay.strategies.base import HostOption, Traits, at_least, share
+from roundelay.strategies.base import HostOption, Traits
 
 PROPOSED = "outer_proposed"
 LARGEST_MOMENTUM = 0.9
@@ -35,20 +36,17 @@ LARGEST_MOMENTUM = 0.9
 class AsyncGasLoC(Asynchronous):
     """Pair averages after many local steps, with a momentum of each learner's."""
 
-    period: int = 50
-    momentum: float | None = None
+    period: Count = 50
+    """Local steps between two communications."""
+    momentum: ShareBelowOne | None = None
+    """Momentum of what a learner proposes; null for 1 - 1/L where each has a minibatch of its own, at most 0.9, and
+    none where they share one."""
 
     name: ClassVar[str] = "async-gasloc"
     memory: ClassVar[tuple[str, ...]] = (PROPOSED,)
     traits: ClassVar[Traits] = Traits(
         synchronous=False, conserves=False, staleness_bound=None, waits="nobody", rows="own"
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self.name, "period", self.period)
-        if self.momentum is not None:
-            share(self.name, "momentum", self.momentum)
 
     @property
     def label(self) -> str:

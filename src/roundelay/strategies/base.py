@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from roundelay.algorithms.local_update import LocalOptimizer
 from roundelay.core.codec import FP32, Codec
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.rates import LearnersRate
 from roundelay.core.state import Me
@@ -61,6 +62,9 @@ class Strategy(ABC):
 
     name: ClassVar[str]
     traits: ClassVar[Traits]
+
+    def __post_init__(self) -> None:
+        check_values(self, self.name)
 
     @abstractmethod
     async def learn(self, me: Me) -> None:
@@ -169,33 +173,3 @@ class Strategy(ABC):
         """Raise UserError if this strategy cannot run with so many learners."""
         if learners < 1:
             raise UserError(f"learners is {learners}: at least one is needed.")
-
-
-def at_least(strategy: str, option: str, value: int, least: int = 1) -> None:
-    """Check a count that is an option.
-
-    Raises:
-        UserError: it is below `least`.
-    """
-    if value < least:
-        raise UserError(f"{strategy}.{option} is {value}: give {least} or more.")
-
-
-def share(strategy: str, option: str, value: float) -> None:
-    """Check a momentum.
-
-    Raises:
-        UserError: it is not in [0, 1).
-    """
-    if not 0 <= value < 1:
-        raise UserError(f"{strategy}.{option} is {value}: choose a number from 0 up to, not including, 1.")
-
-
-def positive(strategy: str, option: str, value: float) -> None:
-    """Check a rate.
-
-    Raises:
-        UserError: it is not above 0.
-    """
-    if not value > 0:
-        raise UserError(f"{strategy}.{option} is {value}: it must be above 0.")

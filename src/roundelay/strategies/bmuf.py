@@ -20,6 +20,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from roundelay.algorithms.block_momentum import block_update_, block_update_single_, settle_block
+from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits
 from roundelay.strategies.periodic import LocalMomentum, OuterStep, PlainSetting, Setting
@@ -34,11 +35,14 @@ TRAITS = Traits(
 class Bmuf(OuterStep, Quorate):
     """Blockwise model-update filtering, classical or with Nesterov block momentum, in the strict form."""
 
-    period: int = 20
+    period: Count = 20
     local_momentum: LocalMomentum = "reset"
-    momentum: float | None = None
-    rate: float | None = None
+    momentum: ShareBelowOne | None = None
+    """Block momentum; null follows from the minibatch, the local momentum and the period."""
+    rate: Positive | None = None
+    """Block rate; null for 1, or what follows from a given momentum."""
     nesterov: bool = False
+    """Nesterov's block momentum instead of the classical one."""
 
     name: ClassVar[str] = "bmuf"
     block_memory: ClassVar[tuple[str, ...]] = ("block_anchor", "block_delta", "block_broadcast")
@@ -72,10 +76,12 @@ class Bmuf(OuterStep, Quorate):
 class BmufFairseq(OuterStep, Quorate):
     """Nesterov block momentum without an anchor of its own."""
 
-    period: int = 20
+    period: Count = 20
     local_momentum: LocalMomentum = "reset"
-    momentum: float | None = None
-    rate: float | None = None
+    momentum: ShareBelowOne | None = None
+    """Block momentum; null follows from the minibatch, the local momentum and the period."""
+    rate: Positive | None = None
+    """Block rate; null for 1, or what follows from a given momentum."""
 
     name: ClassVar[str] = "bmuf-fairseq"
     block_memory: ClassVar[tuple[str, ...]] = ("block_model", "block_delta")

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from roundelay.core.bounds import Count
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits
 from roundelay.strategies.quorate import Quorate
@@ -22,7 +23,7 @@ from roundelay.strategies.quorate import Quorate
 class Bsp(Quorate):
     """Periodic model averaging."""
 
-    period: int = 5
+    period: Count = 5
 
     name: ClassVar[str] = "bsp"
     traits: ClassVar[Traits] = Traits(

@@ -29,6 +29,7 @@ import torch
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.codecs.sparse import Sparse
+from roundelay.core.bounds import ShareAboveZero
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
 from roundelay.core.effects import Draw, Grad
@@ -45,9 +46,13 @@ STAYING = ("ring", "complete", "graph")
 class ChocoSgd(Gossip):
     """Decentralized SGD with compressed gossip."""
 
-    mixing: float = 0.5
+    mixing: ShareAboveZero = 0.5
+    """Share by which learners give in to their neighbours, above 0 and up to 1."""
     codec: str = one_of(CODECS, "int4")
-    density: float | None = None
+    """Form in which a learner sends its changes; what it leaves out is sent later."""
+    density: ShareAboveZero | None = None
+    """Instead of a codec, share of the elements of every block that a learner sends, the largest, as they are; null for
+    codec."""
 
     name: ClassVar[str] = "choco-sgd"
     memory: ClassVar[tuple[str, ...]] = ("gossip_known", "gossip_apart")
@@ -67,11 +72,6 @@ class ChocoSgd(Gossip):
                 f"{self.name}.topology is {self.topology}, whose neighbours change from round to round, and each knows "
                 f"its neighbours by all that they have sent it: choose one of {', '.join(STAYING)}."
             )
-        if not 0 < self.mixing <= 1:
-            raise UserError(f"{self.name}.mixing is {self.mixing}: choose a number above 0 and up to 1.")
-        if self.density is not None and not 0 < self.density <= 1:
-            raise UserError(f"{self.name}.density is {self.density}: choose a share above 0 and up to 1, or null.")
-        codec_named(self.codec, f"{self.name}.codec")
 
     @property
     def label(self) -> str:

@@ -43,13 +43,14 @@ from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.outer_momentum import outer_nesterov_
+from roundelay.core.bounds import Count, Share, Whole
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
 from roundelay.core.effects import Begin, Draw, Effect, Grad, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import HostOption, Traits, at_least
+from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.periodic import LocalMomentum, OuterMomentum, PlainSetting
 from roundelay.strategies.quorate import Quorate
 
@@ -72,14 +73,18 @@ class Turn:
 class DiLoCo(OuterMomentum, Quorate):
     """An outer Nesterov step on the mean of all models."""
 
-    period: int = 50
+    period: Count = 50
     local_momentum: LocalMomentum = "reset"
     rate: float | None = None
     momentum: float = 0.9
     codec: str = one_of(CODECS, "fp32")
-    fragments: int = 1
-    delay: int = 0
-    mix: float = 0.0
+    """Form in which what learners have changed is sent; what it leaves out is sent later."""
+    fragments: Count = 1
+    """Parts of the model, each with an outer step of its own in every period."""
+    delay: Whole = 0
+    """Local steps between the taking of an outer gradient and the outer step, while it is sent."""
+    mix: Share = 0.0
+    """Share of its own model in what a learner goes on from, from 0 to 1."""
 
     name: ClassVar[str] = "diloco"
     traits: ClassVar[Traits] = Traits(
@@ -93,9 +98,6 @@ class DiLoCo(OuterMomentum, Quorate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        codec_named(self.codec, f"{self.name}.codec")
-        at_least(self.name, "fragments", self.fragments)
-        at_least(self.name, "delay", self.delay, 0)
         if self.fragments > self.period:
             raise UserError(
                 f"{self.name}.fragments is {self.fragments} with a period of {self.period}: each needs a step of its "
@@ -106,8 +108,6 @@ class DiLoCo(OuterMomentum, Quorate):
                 f"{self.name}.delay is {self.delay}, but outer steps are {apart} steps apart (period {self.period} by "
                 f"{self.fragments} fragments): give less."
             )
-        if not 0 <= self.mix <= 1:
-            raise UserError(f"{self.name}.mix is {self.mix}: choose a number from 0 to 1.")
         if self.gathers and (self.streams or self.delay or not self.form.exact):
             raise UserError(
                 f"{self.name}.quorum and guard are of whole models as they are: leave codec, fragments, delay and mix "

@@ -24,26 +24,25 @@ from itertools import count
 from typing import ClassVar
 
 from roundelay.algorithms.averaging import pair_average_
+from roundelay.core.bounds import Count
 from roundelay.core.effects import Begin, Draw, Exchange, Grad, Handle, Wait
 from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
-from roundelay.strategies.base import HostOption, Strategy, Traits, at_least
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 
 @dataclass(frozen=True)
 class DivShare(Strategy):
     """Asynchronous decentralized SGD with pair averages of fragments, each with another peer."""
 
-    fragments: int = 10
+    fragments: Count = 10
+    """Parts of the model, each of which goes to a peer of its own."""
 
     name: ClassVar[str] = "divshare"
     traits: ClassVar[Traits] = Traits(
         synchronous=False, conserves=True, staleness_bound=None, waits="nobody", rows="own"
     )
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "fragments", self.fragments)
 
     @property
     def cuts_rows(self) -> bool:

@@ -26,11 +26,12 @@ Sent: one model (4 P bytes) a learner and neighbour, every step. Waits: everybod
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from roundelay.core.bounds import ShareAboveZero
 from roundelay.core.effects import Begin, Draw, Grad, Mix, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
@@ -51,6 +52,16 @@ from roundelay.core.topology import (
 )
 from roundelay.strategies.base import HostOption, Strategy, Traits
 
+TOPOLOGIES = {
+    "ring": "everybody with both neighbours on the ring 0, 1, 2, ...",
+    "fixed-ring": "by turns with the right and the left neighbour on the ring 0, 1, 2, ...",
+    "random-ring": "as on a ring, in an order that is drawn anew for every round",
+    "random": "with anybody else, drawn anew each time",
+    "complete": "everybody with everybody",
+    "exponential": "with the learner 1, 2, 4, ... places ahead, by turns",
+    "graph": "with the neighbours in a graph of your own (option edges)",
+}
+"""Topologies of all strategies, in words."""
 Topology = Literal["ring", "random-ring", "complete", "exponential", "graph"]
 Order = Literal["atc", "consensus", "cta"]
 Edges = tuple[tuple[int, int], ...]
@@ -61,13 +72,12 @@ class Gossip(Strategy):
     """Base of synchronous gossip: a topology, and the neighbours asked in round k."""
 
     topology: Topology = "ring"
+    """Graph of those who talk to each other (`roundelay list topologies`)."""
     edges: Sequence[Sequence[int]] = ()
+    """Pairs of learners that are neighbours, with topology graph."""
 
     def __post_init__(self) -> None:
-        if self.topology not in get_args(Topology):
-            raise UserError(
-                f"{self.name} has no topology {self.topology!r}: choose one of {', '.join(get_args(Topology))}."
-            )
+        super().__post_init__()
         pairs = all(len(edge) == 2 and all(isinstance(rank, int) for rank in edge) for edge in self.edges)
         if (self.topology == "graph") != bool(self.edges) or not pairs:
             raise UserError(
@@ -107,7 +117,9 @@ class DPsgd(Gossip):
     """Synchronous decentralized SGD."""
 
     order: Order = "atc"
-    mixing: float = 1.0
+    """Atc steps, then averages; cta averages, then steps; consensus averages while the gradient is computed."""
+    mixing: ShareAboveZero = 1.0
+    """Share by which learners give in to their neighbours, above 0 and up to 1."""
 
     name: ClassVar[str] = "dpsgd"
     traits: ClassVar[Traits] = Traits(
@@ -117,13 +129,6 @@ class DPsgd(Gossip):
         waits="everybody for its neighbours, every step",
         rows="own",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.order not in get_args(Order):
-            raise UserError(f"dpsgd has no order {self.order!r}: choose one of {', '.join(get_args(Order))}.")
-        if not 0 < self.mixing <= 1:
-            raise UserError(f"dpsgd.mixing is {self.mixing}: choose a number above 0 and up to 1.")
 
     @property
     def label(self) -> str:

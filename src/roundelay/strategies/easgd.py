@@ -22,25 +22,20 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roundelay.algorithms.elastic import Pull, elastic_mean_, elastic_row, set_centre_
+from roundelay.core.bounds import Count, Share
 from roundelay.core.effects import Begin, Draw, Exchange, Fetch, Grad, Mean, Wait
-from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import HostOption, Strategy, Traits, at_least
+from roundelay.strategies.base import HostOption, Strategy, Traits
 
 
 @dataclass(frozen=True)
 class _Elastic(Strategy):
     """Options of both forms."""
 
-    period: int = 4
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
-        if not 0 <= self.beta <= 1:
-            raise UserError(
-                f"{self.name}.beta is {self.beta}: choose a number from 0 to 1; the centre overshoots above."
-            )
+    period: Count = 4
+    """Local steps between two communications."""
+    beta: Share = 0.9
+    """Strength of the springs between learners and centre together, from 0 to 1."""
 
     @property
     def label(self) -> str:

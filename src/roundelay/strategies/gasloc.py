@@ -22,7 +22,7 @@ period.
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import Count, ShareAboveZero
 from roundelay.core.state import Me
 from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.dpsgd import Gossip, Topology
@@ -33,13 +33,15 @@ from roundelay.strategies.periodic import Blocks, LocalMomentum, OuterMomentum
 class GasLoC(OuterMomentum, Gossip, Blocks):
     """Gossip of models after many local steps, with a momentum of each learner's."""
 
-    period: int = 50
+    period: Count = 50
     local_momentum: LocalMomentum = "reset"
     topology: Topology = "random-ring"
-    mixing: float = 1.0
+    mixing: ShareAboveZero = 1.0
+    """Share by which learners give in to their neighbours, above 0 and up to 1."""
     rate: float | None = None
     momentum: float = 0.9
     accelerated: Literal["proposed", "mixed"] = "proposed"
+    """Of what the outer momentum is, each learner's proposal, or what gossip has made of it (mixed)."""
 
     name: ClassVar[str] = "gasloc"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_before")
@@ -51,14 +53,6 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
         waits="everybody for its neighbours, every period",
         rows="own",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Blocks.__post_init__(self)
-        if not 0 < self.mixing <= 1:
-            raise UserError(f"{self.name}.mixing is {self.mixing}: choose a number above 0 and up to 1.")
-        if self.accelerated not in ("proposed", "mixed"):
-            raise UserError(f"{self.name}.accelerated is {self.accelerated!r}: choose proposed or mixed.")
 
     @property
     def label(self) -> str:

@@ -27,10 +27,11 @@ from typing import ClassVar
 from torch import Tensor
 
 from roundelay.algorithms.outer_momentum import outer_heavy_ball_, outer_nesterov_
+from roundelay.core.bounds import Count
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
-from roundelay.strategies.base import HostOption, Traits, at_least
+from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.periodic import Blocks, LocalMomentum, OuterMomentum
 
 
@@ -38,12 +39,14 @@ from roundelay.strategies.periodic import Blocks, LocalMomentum, OuterMomentum
 class GossipDiLoCo(OuterMomentum, Blocks):
     """An outer Nesterov step of each learner on the mean of a few models."""
 
-    period: int = 50
+    period: Count = 50
     local_momentum: LocalMomentum = "reset"
     rate: float | None = None
     momentum: float = 0.9
-    partners: int | None = 1
+    partners: Count | None = 1
+    """Other learners that a learner averages with at the end of a period; null for all."""
     nesterov: bool = True
+    """Nesterov's outer momentum, as diloco has it; false for a heavy ball, NoLoCo's own."""
 
     name: ClassVar[str] = "gossip-diloco"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_momentum")
@@ -55,11 +58,6 @@ class GossipDiLoCo(OuterMomentum, Blocks):
         waits="everybody for its partners, every period",
         rows="own",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.partners is not None:
-            at_least(self.name, "partners", self.partners)
 
     @property
     def label(self) -> str:

@@ -15,9 +15,10 @@ Waits: everybody for its neighbours, every step; everybody for the slowest, ever
 from dataclasses import dataclass
 from typing import ClassVar
 
+from roundelay.core.bounds import Count
 from roundelay.core.effects import Draw, Grad, Mean
 from roundelay.core.state import Me
-from roundelay.strategies.base import Traits, at_least
+from roundelay.strategies.base import Traits
 from roundelay.strategies.dpsgd import Gossip
 
 
@@ -25,7 +26,8 @@ from roundelay.strategies.dpsgd import Gossip
 class GossipPga(Gossip):
     """Decentralized SGD with a mean of everybody now and then."""
 
-    period: int = 6
+    period: Count = 6
+    """Local steps between two communications."""
 
     name: ClassVar[str] = "gossip-pga"
     traits: ClassVar[Traits] = Traits(
@@ -35,10 +37,6 @@ class GossipPga(Gossip):
         waits="everybody for its neighbours, every step; for the slowest, every period",
         rows="own",
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self.name, "period", self.period)
 
     @property
     def label(self) -> str:

@@ -25,11 +25,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from roundelay.core.bounds import Count
 from roundelay.core.effects import Begin, Draw, GradMean, Mean, Wait
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me, Snapshot
 from roundelay.strategies.adpsgd import PairAverages
-from roundelay.strategies.base import Traits, at_least
+from roundelay.strategies.base import Traits
 
 Nodes = tuple[tuple[int, ...], ...]
 
@@ -38,7 +39,8 @@ Nodes = tuple[tuple[int, ...], ...]
 class HAdPsgd(PairAverages):
     """AD-PSGD between nodes, synchronous SGD inside each."""
 
-    node_size: int = 2
+    node_size: Count = 2
+    """Learners of a node."""
 
     name: ClassVar[str] = "hadpsgd"
     traits: ClassVar[Traits] = Traits(
@@ -50,10 +52,6 @@ class HAdPsgd(PairAverages):
         rows="own",
         paced_by_links=True,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        at_least(self.name, "node_size", self.node_size)
 
     @property
     def label(self) -> str:

@@ -20,10 +20,11 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from roundelay.algorithms.outer_momentum import settle_outer
+from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.effects import Draw, Effect, Grad, Mean
 from roundelay.core.flat import WHOLE, VectorFragment
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, at_least, positive, share
+from roundelay.strategies.base import Strategy
 
 LocalMomentum = Literal["reset", "keep", "average"]
 
@@ -55,11 +56,10 @@ class PlainSetting:
 class LocalSteps(Strategy):
     """Learners train alone for `period` steps, then do something together."""
 
-    period: int
+    period: Count
+    """Local steps between two communications."""
     local_momentum: LocalMomentum
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "period", self.period)
+    """Treatment of the learners' optimizers when models are averaged; reset sets their momentum to zero."""
 
     def shortfall(self, me: Setting) -> float:
         """Return distance that the mean of all models moves in a round under a constant gradient, as a share of what
@@ -84,15 +84,10 @@ class LocalSteps(Strategy):
 class OuterStep(LocalSteps):
     """Learners move a model by an outer step, with a momentum and a rate, after they have trained alone."""
 
-    momentum: float | None
-    rate: float | None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.momentum is not None:
-            share(self.name, "momentum", self.momentum)
-        if self.rate is not None:
-            positive(self.name, "rate", self.rate)
+    momentum: ShareBelowOne | None
+    """Momentum of the outer step."""
+    rate: Positive | None
+    """Rate of the outer step; null moves as far as one learner does on as many examples, at most 0.7."""
 
     @abstractmethod
     def settled(self, me: Setting) -> tuple[float, float]:
@@ -107,7 +102,7 @@ class OuterStep(LocalSteps):
 class OuterMomentum(OuterStep):
     """Outer steps with a given momentum, whose rate follows from it as in `diloco`."""
 
-    momentum: float
+    momentum: ShareBelowOne | None
 
     def settled(self, me: Setting) -> tuple[float, float]:
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))
@@ -117,7 +112,7 @@ class OuterMomentum(OuterStep):
 class Blocks(LocalSteps):
     """The loop: train alone for `period` steps, then do something together, which a strategy adds."""
 
-    period: int = 5
+    period: Count = 5
     local_momentum: LocalMomentum = "keep"
 
     @property

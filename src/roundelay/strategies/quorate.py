@@ -28,10 +28,10 @@ from torch.linalg import vector_norm
 
 from roundelay.algorithms.quorum import gathered_mean, give_
 from roundelay.algorithms.rules import StrategyRule, register
+from roundelay.core.bounds import NonNegative, Positive
 from roundelay.core.effects import Draw, Effect, Exchange, Fetch, Gather, Grad, Quorum
 from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import positive
 from roundelay.strategies.periodic import Periodic
 
 BASE = "gathering_base"
@@ -46,10 +46,15 @@ class Quorate(Periodic):
     first vector the model that an outer step begins at."""
 
     quorum: float | None = field(default=None, kw_only=True)
-    grace: float | None = field(default=None, kw_only=True)
-    spread: float = field(default=3.0, kw_only=True)
+    """Learners that end a block, as a share below 1 or a number; null for all (docs/quorum.md)."""
+    grace: NonNegative | None = field(default=None, kw_only=True)
+    """Seconds after the quorum in which others may still come; null for what learners usually take."""
+    spread: NonNegative = field(default=3.0, kw_only=True)
+    """Times the spread of their times that learners are waited for, where grace is null."""
     late: Literal["mix", "drop"] = field(default="mix", kw_only=True)
-    guard: float | None = field(default=None, kw_only=True)
+    """Treatment of contributions that come too late: they count in the next mean, or are dropped."""
+    guard: Positive | None = field(default=None, kw_only=True)
+    """Standard deviations above the usual norm or loss beyond which a contribution is left out; null for none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,14 +76,6 @@ class Quorate(Periodic):
             raise UserError(
                 f"{name}.quorum is {quorum:g}: give a share of the learners between 0 and 1, or a number of learners."
             )
-        if self.grace is not None and not 0 <= self.grace < math.inf:
-            raise UserError(f"{name}.grace is {self.grace:g}: give seconds, 0 or more, or null.")
-        if not 0 <= self.spread < math.inf:
-            raise UserError(f"{name}.spread is {self.spread:g}: give 0 or more.")
-        if self.late not in ("mix", "drop"):
-            raise UserError(f"{name}.late is {self.late!r}: choose mix or drop.")
-        if self.guard is not None:
-            positive(name, "guard", self.guard)
         if self.gathers and self.local_momentum == "average":
             raise UserError(
                 f"{name}.local_momentum is average: momenta are not sent to a gathering. Choose reset or keep, or "

@@ -22,9 +22,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from roundelay.algorithms.parameter_server import GatheredReport
+from roundelay.core.bounds import Count, Positive
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
 from roundelay.core.state import Me
-from roundelay.strategies.base import Strategy, Traits, at_least, positive
+from roundelay.strategies.base import Strategy, Traits
 
 GATHERED = ("gathered", "taken", "reports")
 
@@ -33,9 +34,12 @@ GATHERED = ("gathered", "taken", "reports")
 class Rennala(Strategy):
     """Asynchronous minibatch SGD with a parameter server, whose gradients are all of one point."""
 
-    batch: int | None = None
-    rate: float = 1.0
+    batch: Count | None = None
+    """Reports of one point by whose mean the centre moves; null for as many as learners."""
+    rate: Positive = 1.0
+    """Of the centre's moves."""
     stale: bool = False
+    """Take reports from points that the centre has left, too."""
 
     name: ClassVar[str] = "rennala"
     memory: ClassVar[tuple[str, ...]] = ("pulled",)
@@ -49,11 +53,6 @@ class Rennala(Strategy):
         ages="centre",
         rebuilt_from="pulled",
     )
-
-    def __post_init__(self) -> None:
-        if self.batch is not None:
-            at_least(self.name, "batch", self.batch)
-        positive(self.name, "rate", self.rate)
 
     @property
     def label(self) -> str:

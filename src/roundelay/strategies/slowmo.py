@@ -17,6 +17,7 @@ from torch import Tensor
 
 from roundelay.algorithms.block_momentum import settle_block
 from roundelay.algorithms.outer_momentum import slow_momentum_
+from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits
 from roundelay.strategies.periodic import LocalMomentum, OuterStep, Setting
@@ -27,10 +28,12 @@ from roundelay.strategies.quorate import Quorate
 class SlowMo(OuterStep, Quorate):
     """Slow momentum over local SGD."""
 
-    period: int = 12
+    period: Count = 12
     local_momentum: LocalMomentum = "reset"
-    momentum: float | None = None
-    rate: float | None = None
+    momentum: ShareBelowOne | None = None
+    """Block momentum; null follows from the minibatch, the local momentum and the period."""
+    rate: Positive | None = None
+    """Block rate; null for 1, or what follows from a given momentum."""
 
     name: ClassVar[str] = "slowmo"
     block_memory: ClassVar[tuple[str, ...]] = ("slow_anchor", "slow_momentum")

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from roundelay.algorithms.codecs.sparse import Sparse
+from roundelay.core.bounds import Count, Positive, Share, ShareAboveZero
 from roundelay.core.effects import Mean
-from roundelay.core.errors import UserError
 from roundelay.core.state import Me
-from roundelay.strategies.base import HostOption, Traits, positive
+from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting
 
 
@@ -37,12 +37,16 @@ from roundelay.strategies.periodic import LocalMomentum, Periodic, PlainSetting
 class SparseLoCo(Periodic):
     """Outer steps on the mean of sparse changes, with error feedback."""
 
-    period: int = 50
+    period: Count = 50
     local_momentum: LocalMomentum = "reset"
-    rate: float = 1.0
-    density: float = 0.03
-    decay: float = 0.95
+    rate: Positive = 1.0
+    """Rate of the outer step."""
+    density: ShareAboveZero = 0.03
+    """Share of the elements of every block that a learner sends."""
+    decay: Share = 0.95
+    """Share of what was not sent that is left after a period."""
     two_bits: bool = True
+    """Send one of four values a block for each element, instead of its own."""
 
     name: ClassVar[str] = "sparseloco"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_left", "outer_sent")
@@ -54,14 +58,6 @@ class SparseLoCo(Periodic):
         waits="everybody for the slowest, every period",
         mixes=False,
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self.name, "rate", self.rate)
-        if not 0 < self.density <= 1:
-            raise UserError(f"{self.name}.density is {self.density}: choose a share above 0 and up to 1.")
-        if not 0 <= self.decay <= 1:
-            raise UserError(f"{self.name}.decay is {self.decay}: choose a number from 0 to 1.")
 
     @property
     def label(self) -> str:

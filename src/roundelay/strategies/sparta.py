@@ -19,19 +19,22 @@ Sent: 4 P / fragments bytes a learner every `period` steps, in an allreduce. Wai
 from dataclasses import dataclass
 from typing import ClassVar
 
+from roundelay.core.bounds import Count
 from roundelay.core.effects import Draw, Grad, Mean
 from roundelay.core.flat import VectorFragment
 from roundelay.core.state import Me
 from roundelay.core.streams import stream
-from roundelay.strategies.base import Strategy, Traits, at_least
+from roundelay.strategies.base import Strategy, Traits
 
 
 @dataclass(frozen=True)
 class Sparta(Strategy):
     """Local SGD with means of random parts of the model."""
 
-    fragments: int = 200
-    period: int = 1
+    fragments: Count = 200
+    """Parts of the model, of which one is averaged each time."""
+    period: Count = 1
+    """Local steps between two communications."""
 
     name: ClassVar[str] = "sparta"
     traits: ClassVar[Traits] = Traits(
@@ -42,10 +45,6 @@ class Sparta(Strategy):
         rows="own",
         mixes=False,
     )
-
-    def __post_init__(self) -> None:
-        at_least(self.name, "fragments", self.fragments)
-        at_least(self.name, "period", self.period)
 
     @property
     def cuts_rows(self) -> bool:

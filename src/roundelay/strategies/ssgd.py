@@ -36,6 +36,7 @@ class Ssgd(Strategy):
     """Allreduce SGD."""
 
     codec: str = one_of(CODECS, "fp32")
+    """Form in which gradients are sent; what it leaves out is sent later."""
 
     name: ClassVar[str] = "ssgd"
     traits: ClassVar[Traits] = Traits(
@@ -46,9 +47,6 @@ class Ssgd(Strategy):
         rows="equal",
         mixes=False,
     )
-
-    def __post_init__(self) -> None:
-        codec_named(self.codec, f"{self.name}.codec")
 
     @property
     def label(self) -> str:

@@ -21,7 +21,7 @@ from typing import BinaryIO
 from roundelay.core.cores import cores
 from roundelay.core.files import atomic_write
 from roundelay.core.progress import Progress
-from roundelay_speech.audio.reading import STREAMED
+from roundelay_speech.audio.headers import STREAMED, wav_chunks
 
 _QUOTED = 500  # characters of a command's last words that a message repeats
 
@@ -158,17 +158,14 @@ def _mend_length(path: Path) -> None:
     """Fill in the lengths of a WAV file whose writer, into a pipe, could not go back to do it."""
     size = path.stat().st_size
     with open(path, "r+b") as file:
-        head = file.read(12)
-        if head[:4] != b"RIFF" or head[8:] != b"WAVE" or size >= STREAMED:
+        if size >= STREAMED:
             return
-        while len(chunk := file.read(8)) == 8:
-            length = int.from_bytes(chunk[4:], "little")
-            here = file.tell()
-            if chunk[:4] == b"data":
+        for name, length in wav_chunks(file):
+            if name == b"data":
+                here = file.tell()
                 if length == 0 or length >= STREAMED:
                     file.seek(here - 4)
                     file.write((size - here).to_bytes(4, "little"))
                     file.seek(4)
                     file.write((size - 8).to_bytes(4, "little"))
                 return
-            file.seek(here + length + length % 2)

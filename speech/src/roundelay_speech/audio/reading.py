@@ -6,7 +6,6 @@ room is made for samples only as they are read.
 """
 
 import os
-import struct
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ import numpy.typing as npt
 
 from roundelay.core.errors import UserError
 from roundelay_speech.audio.distortion import distorted
+from roundelay_speech.audio.headers import check_whole
 from roundelay_speech.audio.speed import resampled
 from roundelay_speech.bindings import soundfile
 from roundelay_speech.data.manifest import Utterance
@@ -26,11 +26,8 @@ from roundelay_speech.data.problems import LeftOut, Unusable, counted, listing
 Samples = npt.NDArray[np.float32]
 SoundFile = Any  # soundfile.SoundFile: the binding has no types
 
-STREAMED = 0x7FFFF000
-"""From this length on a WAV header means "unknown": its writer could not go back to fill it in."""
 READ_AT_ONCE = 1 << 20
 """Samples read at once, all channels together."""
-_LONGEST_SPHERE_HEADER = 1 << 16
 
 
 class AudioError(UserError):
@@ -218,51 +215,4 @@ def _check_whole(path: Path) -> None:
     if size == 0:
         raise Unusable("the file is empty (0 bytes)")
     with open(path, "rb") as file:
-        head = file.read(12)
-        if head[:8] == b"NIST_1A\n":
-            _check_sphere(head + file.read(_LONGEST_SPHERE_HEADER), size)
-            return
-        if head[:4] != b"RIFF" or head[8:12] != b"WAVE":
-            return
-        while len(chunk := file.read(8)) == 8:
-            name, length = struct.unpack("<4sI", chunk)
-            if name == b"data":
-                here = file.tell()
-                # Writers to a pipe cannot go back to fill in the length: they leave 0 or the largest number.
-                if length < STREAMED and here + length > size:
-                    raise Unusable(
-                        f"is cut short: {size - here} of the {length} bytes of samples its header declares are there; "
-                        "get the file again"
-                    )
-                return
-            file.seek(length + length % 2, 1)
-
-
-def _check_sphere(head: bytes, size: int) -> None:
-    """Check a NIST SPHERE header: `NIST_1A`, its length, then lines `NAME -TYPE VALUE` to `end_head`."""
-    text = head.decode("latin-1")
-    fields: dict[str, str] = {}
-    lines = text.split("\n")
-    for line in lines[2:]:
-        if line.strip() == "end_head":
-            break
-        name, _, value = line.strip().partition(" ")
-        fields[name] = value.partition(" ")[2].strip()
-    else:
-        raise Unusable("has a broken SPHERE header (no `end_head`); get the file again")
-    coding = fields.get("sample_coding", "pcm")
-    if "embedded" in coding:
-        raise Unusable(f"is compressed ({coding}); unpack it first, e.g. with sph2pipe")
-    try:
-        begin = int(lines[1])
-        samples, channels = int(fields["sample_count"]), int(fields.get("channel_count", "1"))
-        width = int(fields.get("sample_n_bytes", "1" if "ulaw" in coding or "alaw" in coding else "2"))
-        if min(begin, samples, channels, width) <= 0:
-            raise ValueError
-    except (KeyError, ValueError):
-        raise Unusable("has a broken SPHERE header (impossible or missing numbers); get the file again") from None
-    if begin + samples * channels * width > size:
-        raise Unusable(
-            f"is cut short: {max(0, size - begin)} of the {samples * channels * width} bytes of samples its header "
-            "declares are there; get the file again"
-        )
+        check_whole(file, size)

@@ -61,7 +61,7 @@ def add(command: Command) -> None:
     """Add its options; those of the recipe are explained in the recipe's own words."""
     from roundelay_speech.recipes.known import explained
 
-    about = {name: explained(f"training.{name}").replace("%", "%%") for name in OF_RECIPE}
+    about = {name: explained(name).replace("%", "%%") for name in OF_RECIPE}
     add_described(command, _train, _TRAIN, **{name: f"{text} (default: the recipe's)" for name, text in about.items()})
 
 

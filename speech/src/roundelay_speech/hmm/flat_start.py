@@ -12,11 +12,13 @@ Legend: T frames of all utterances together, D dimensions, S pdfs.
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.bounds import Bounds, Count, Positive, Share, Whole
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.files import atomic_write, json_line, write_json, write_text
 from roundelay.core.progress import Progress, Silent
@@ -44,53 +46,51 @@ MOST_SILENCE_STATES = 9
 class AlignConfig:
     """The schedule of a flat start and its numbers; the defaults suit an hour of speech."""
 
-    tied_states: int = 500
+    tied_states: Count = 500
+    """Tied states, at most; each needs align.min_leaf_frames frames."""
     min_leaf_frames: float = 50.0
+    """Frames that a tied state needs."""
     min_leaf_gain: float = 100.0
-    mono_gaussians: int = 600
-    mono_passes: int = 24
+    """Log-likelihood that a split of the decision tree must gain."""
+    mono_gaussians: Count = 600
+    """Gaussians of all monophone mixtures together, at the end."""
+    mono_passes: Count = 24
+    """Passes of EM over the monophones."""
     mono_realign: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 10, 12, 14, 17, 20, 23)
-    tri_gaussians: int = 2500
-    tri_passes: int = 14
+    """Passes of the monophones that align anew first."""
+    tri_gaussians: Count = 2500
+    """Gaussians of all triphone mixtures together, at the end."""
+    tri_passes: Count = 14
+    """Passes of EM over the triphones."""
     tri_realign: tuple[int, ...] = (2, 5, 8, 12)
+    """Passes of the triphones that align anew first."""
     settle: int = 6
+    """Last passes, in which no Gaussians are added."""
     position_dependent: bool = False
-    silence_states: int = STATES
-    silence_probability: float = 0.5
-    scale: float = 0.1
-    beam: float = 15.0
+    """Tell phones at the beginning, inside and at the end of a word apart."""
+    silence_states: Annotated[int, Bounds(least=1, most=MOST_SILENCE_STATES)] = STATES
+    """States of silence; beyond three, inner ones that may be left out."""
+    silence_probability: Annotated[float, Bounds(above=0, below=1)] = 0.5
+    """Probability of a pause between two words."""
+    scale: Positive = 0.1
+    """Weight of the acoustic scores while aligning."""
+    beam: Positive = 15.0
+    """Width of the search, in scaled nats."""
     retry_beam: float = 200.0
-    failure_share: float = 0.1
+    """Width of the second search, where the first finds no path."""
+    failure_share: Share = 0.1
+    """Share of utterances that may be left out because they cannot be aligned."""
     seed: int = 0
+    """Seed of what is drawn at random."""
     check_fit: bool = field(default=True, compare=False)
-    workers: int = field(default=0, compare=False)
+    """Compare every utterance with transcripts of others, and name those that do not fit their audio."""
+    workers: Whole = field(default=0, compare=False)
+    """Processes; 0 for one a core; changes no result."""
 
     def __post_init__(self) -> None:
-        problems = [
-            f"{name} is {value}: it must be {wanted}"
-            for name, value, sound, wanted in (
-                ("tied_states", self.tied_states, self.tied_states >= 1, "1 or more"),
-                ("mono_gaussians", self.mono_gaussians, self.mono_gaussians >= 1, "1 or more"),
-                ("tri_gaussians", self.tri_gaussians, self.tri_gaussians >= 1, "1 or more"),
-                ("mono_passes", self.mono_passes, self.mono_passes >= 1, "1 or more"),
-                ("tri_passes", self.tri_passes, self.tri_passes >= 1, "1 or more"),
-                ("silence_states", self.silence_states, 1 <= self.silence_states <= MOST_SILENCE_STATES, "1 to 9"),
-                ("scale", self.scale, self.scale > 0, "above 0"),
-                ("beam", self.beam, self.beam > 0, "above 0"),
-                ("retry_beam", self.retry_beam, self.retry_beam >= self.beam, "at least beam"),
-                ("failure_share", self.failure_share, 0 <= self.failure_share <= 1, "0 to 1"),
-                ("workers", self.workers, self.workers >= 0, "0 or more"),
-                (
-                    "silence_probability",
-                    self.silence_probability,
-                    0 < self.silence_probability < 1,
-                    "between 0 and 1, both excluded",
-                ),
-            )
-            if not sound
-        ]
-        if problems:
-            raise UserError(f"Alignment options: {'; '.join(problems)}.")
+        check_values(self, "align")
+        if self.retry_beam < self.beam:
+            raise UserError(f"align.retry_beam is {self.retry_beam}: give at least align.beam, {self.beam}.")
 
     def deciding(self) -> dict[str, Any]:
         """Return the fields that decide the result, as align.json holds them."""

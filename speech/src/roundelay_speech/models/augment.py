@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import Share, Whole
+from roundelay.core.configure import check_values
 from roundelay_speech.features.store import StoredPart
 
 
@@ -22,18 +23,19 @@ class AugmentConfig:
     """Masks of each window (of a network that splices frames) or sequence; widths are uniform from 0. Without masks
     nothing is hidden."""
 
-    time_masks: int = 0
-    time_width: int = 10
-    time_share: float = 0.2
-    frequency_masks: int = 0
-    frequency_width: int = 8
+    time_masks: Whole = 0
+    """SpecAugment, masks over time."""
+    time_width: Whole = 10
+    """Frames of a mask over time, at most."""
+    time_share: Share = 0.2
+    """Share of a sequence that a mask over time may hide."""
+    frequency_masks: Whole = 0
+    """SpecAugment, masks over frequency."""
+    frequency_width: Whole = 8
+    """Bands of a mask over frequency, at most."""
 
     def __post_init__(self) -> None:
-        for name in ("time_masks", "time_width", "frequency_masks", "frequency_width"):
-            if getattr(self, name) < 0:
-                raise UserError(f"augment.{name} is {getattr(self, name)}: give 0 or more.")
-        if not 0 <= self.time_share <= 1:
-            raise UserError(f"augment.time_share is {self.time_share}: give a share from 0 to 1.")
+        check_values(self, "training.augment")
 
     @property
     def masks(self) -> int:

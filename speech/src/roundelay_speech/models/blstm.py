@@ -25,8 +25,9 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, stacked
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, stacked
 from roundelay_speech.models.sequences import Pieces
 
 
@@ -37,19 +38,24 @@ class BlstmConfig(NetworkConfig):
     The default suits two CPU cores and an hour of speech."""
 
     name: Literal["blstm"] = field(default="blstm", kw_only=True)
-    layers: int = 2
-    cells: int = 192
-    bottleneck: int | None = None
-    dropout: float = 0.3
-    chunk: int | None = None
-    context: int = 40
-    deltas: int = 2
-    subsampling: int = 1
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "cells", "bottleneck", "chunk", "subsampling")
-        at_least(self, 0, "context", "deltas")
-        share(self, "dropout")
+    layers: Count = 2
+    """LSTM layers in each direction."""
+    cells: Count = 192
+    """Cells of a layer in one direction."""
+    bottleneck: Count | None = None
+    """Width of a linear layer before the output; null for none."""
+    dropout: ShareBelowOne = 0.3
+    """Share of units dropped while training."""
+    chunk: Count | None = None
+    """Train on subsequences of about so many frames; null for whole utterances."""
+    context: Whole = 40
+    """Frames on each side of a subsequence, or of a cut in an utterance, that the network sees and that do not
+    count."""
+    deltas: Whole = 2
+    """Orders of deltas beside the static features."""
+    subsampling: Count = 1
+    """Frames that become one before the first layer; more than 1 for objectives that need no alignment
+    (docs/objectives.md)."""
 
     @classmethod
     def large(cls) -> Self:

@@ -27,9 +27,10 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay.core.errors import UserError
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, small_output
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, small_output
 from roundelay_speech.models.sequences import Pieces
 
 
@@ -40,24 +41,36 @@ class CldnnConfig(NetworkConfig):
     The default suits two CPU cores and an hour of speech."""
 
     name: Literal["cldnn"] = field(default="cldnn", kw_only=True)
-    maps: int = 32
-    context: int = 5
-    bands: int = 9
-    pool: int = 3
-    dense_layers: int = 2
-    width: int = 384
-    lstm_layers: int = 2
-    cells: int = 320
-    projection: int | None = 160
-    dropout: float = 0.2
-    chunk: int = 20
-    warmup: int = 20
-    deltas: int = 1
+    maps: Count = 32
+    """Filters of the convolution."""
+    context: Whole = 5
+    """Frames on each side that the network sees."""
+    bands: Count = 9
+    """Neighbouring features that a filter covers."""
+    pool: Count = 3
+    """Neighbouring outputs of a filter of which the largest is taken."""
+    dense_layers: Whole = 2
+    """Feed-forward layers."""
+    width: Count = 384
+    """Units of a feed-forward layer."""
+    lstm_layers: Count = 2
+    """LSTM layers."""
+    cells: Count = 320
+    """Cells of an LSTM layer."""
+    projection: Count | None = 160
+    """Width that an LSTM's output is projected to; null for none."""
+    dropout: ShareBelowOne = 0.2
+    """Share of units dropped while training."""
+    chunk: Count = 20
+    """Frames of a subsequence, over which gradients flow back; as many as fit into training.minibatch go side by
+    side."""
+    warmup: Whole = 20
+    """Frames before a subsequence over which the LSTMs reach their first state."""
+    deltas: Whole = 1
+    """Orders of deltas beside the static features."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "maps", "bands", "pool", "width", "lstm_layers", "cells", "projection", "chunk")
-        at_least(self, 0, "context", "dense_layers", "warmup", "deltas")
-        share(self, "dropout")
+        super().__post_init__()
         if self.projection is not None and self.projection >= self.cells:
             raise UserError(
                 f"model.projection is {self.projection}, of {self.cells} cells: give fewer than cells, or null."

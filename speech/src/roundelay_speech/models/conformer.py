@@ -32,14 +32,13 @@ from typing import Literal, Self, final
 import torch
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay.core.errors import UserError
 from roundelay_speech.models.frontend import Columns
 from roundelay_speech.models.network import (
     AcousticNetwork,
     NetworkConfig,
     SequenceNetwork,
-    at_least,
-    share,
     stacked,
 )
 from roundelay_speech.models.sequences import Pieces
@@ -56,24 +55,37 @@ class ConformerConfig(NetworkConfig):
     The default suits two CPU cores and an hour of speech."""
 
     name: Literal["conformer"] = field(default="conformer", kw_only=True)
-    layers: int = 4
-    width: int = 144
-    heads: int = 4
-    kernel: int = 31
-    expansion: int = 4
-    dropout: float = 0.1
-    chunk: int | None = None
-    context: int = 40
-    deltas: int = 2
-    subsampling: int = 1
-    attention_chunk: int | None = None
-    left_chunks: int = 4
+    layers: Count = 4
+    """Conformer blocks."""
+    width: Count = 144
+    """Width of a block."""
+    heads: Count = 4
+    """Attention heads."""
+    kernel: Count = 31
+    """Frames of the depthwise convolution, odd."""
+    expansion: Count = 4
+    """Factor by which the feed-forward layers are wider."""
+    dropout: ShareBelowOne = 0.1
+    """Share of units dropped while training."""
+    chunk: Count | None = None
+    """Train on subsequences of about so many frames; null for whole utterances."""
+    context: Whole = 40
+    """Frames on each side of a subsequence that the network sees and that do not count."""
+    deltas: Whole = 2
+    """Orders of deltas beside the static features."""
+    subsampling: Count = 1
+    """Frames that become one before the first layer; more than 1 for objectives that need no alignment
+    (docs/objectives.md)."""
+    attention_chunk: Count | None = None
+    """Frames that are evaluated together and see none later, so that words come while somebody speaks; null for the
+    whole utterance (docs/models.md)."""
+    left_chunks: Whole = 4
+    """Chunks before its own that attention sees."""
     dynamic_chunks: bool = False
+    """Draw the frames of a chunk anew for every training minibatch."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "width", "heads", "kernel", "expansion", "chunk", "subsampling", "attention_chunk")
-        at_least(self, 0, "context", "deltas", "left_chunks")
-        share(self, "dropout")
+        super().__post_init__()
         if self.width % (2 * self.heads):
             raise UserError(f"model.width is {self.width}: give a multiple of {2 * self.heads}, twice model.heads.")
         if self.kernel % 2 == 0:

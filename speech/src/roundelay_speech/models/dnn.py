@@ -14,8 +14,9 @@ from typing import Literal, Self
 import torch
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay_speech.models.frontend import Columns, Frontend, FrontendConfig
-from roundelay_speech.models.network import FrameNetwork, NetworkConfig, at_least, share
+from roundelay_speech.models.network import FrameNetwork, NetworkConfig
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,14 @@ class DnnConfig(NetworkConfig):
     The default suits two CPU cores and an hour of speech."""
 
     name: Literal["dnn"] = field(default="dnn", kw_only=True)
-    layers: int = 4
-    width: int = 512
-    dropout: float = 0.2
-    context: int = 5
-
-    def __post_init__(self) -> None:
-        at_least(self, 1, "layers", "width")
-        at_least(self, 0, "context")
-        share(self, "dropout")
+    layers: Count = 4
+    """Hidden layers."""
+    width: Count = 512
+    """Units of a hidden layer."""
+    dropout: ShareBelowOne = 0.2
+    """Share of units dropped while training."""
+    context: Whole = 5
+    """Frames on each side that the network sees."""
 
     @classmethod
     def published(cls) -> Self:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay_speech.features.store import FeatureStore
 from roundelay_speech.models.frames import FrameExamples, OrderName, Split, cut_windows
@@ -95,6 +96,10 @@ class NetworkConfig(ABC):
     """
 
     name: str
+    """Name of the network (`roundelay list models`, docs/models.md)."""
+
+    def __post_init__(self) -> None:
+        check_values(self, "model")
 
     @abstractmethod
     def network(self, features: Columns, states: int) -> AcousticNetwork:
@@ -193,18 +198,3 @@ def small_output(layer: nn.Linear) -> None:
     nn.init.zeros_(layer.bias)
     with torch.no_grad():
         layer.weight.mul_(0.1)
-
-
-def at_least(config: object, low: int, *names: str) -> None:
-    """Refuse options of `model` below `low`; None is no number and passes."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and value < low:
-            raise UserError(f"model.{name} is {value}: give {low} or more.")
-
-
-def share(config: object, name: str) -> None:
-    """Refuse an option of `model` that is no share from 0 up to, not including, 1."""
-    value = getattr(config, name)
-    if not 0 <= value < 1:
-        raise UserError(f"model.{name} is {value}: give a share from 0 up to, not including, 1.")

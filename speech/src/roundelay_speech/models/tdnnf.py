@@ -29,9 +29,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from roundelay.core.bounds import Count, ShareBelowOne, Whole
 from roundelay.core.errors import UserError
 from roundelay_speech.models.frontend import Columns
-from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, at_least, share, stacked
+from roundelay_speech.models.network import NetworkConfig, SequenceNetwork, stacked
 from roundelay_speech.models.sequences import Pieces
 
 BYPASS = 0.66
@@ -42,21 +43,28 @@ class TdnnfConfig(NetworkConfig):
     """Factored convolutions over time, a time-delay network (Povey et al. 2018)."""
 
     name: Literal["tdnnf"] = field(default="tdnnf", kw_only=True)
-    strides: tuple[int, ...] = (1, 1, 1, 3, 3, 3)
-    width: int = 512
-    bottleneck: int = 128
-    dropout: float = 0.1
-    chunk: int | None = None
-    context: int = 12
-    deltas: int = 2
-    subsampling: int = 1
+    strides: tuple[Count, ...] = (1, 1, 1, 3, 3, 3)
+    """Frames (behind subsampling) between the two that a factor of a layer looks at, a number for each layer."""
+    width: Count = 512
+    """Width of a layer."""
+    bottleneck: Count = 128
+    """Width between the two factors of a layer."""
+    dropout: ShareBelowOne = 0.1
+    """Share of units dropped while training."""
+    chunk: Count | None = None
+    """Train on subsequences of about so many frames; null for whole utterances."""
+    context: Whole = 12
+    """Frames on each side of a subsequence that the network sees and that do not count."""
+    deltas: Whole = 2
+    """Orders of deltas beside the static features."""
+    subsampling: Count = 1
+    """Frames that become one before the first layer; more than 1 for objectives that need no alignment
+    (docs/objectives.md)."""
 
     def __post_init__(self) -> None:
-        at_least(self, 1, "width", "bottleneck", "chunk", "subsampling")
-        at_least(self, 0, "context", "deltas")
-        share(self, "dropout")
-        if not self.strides or min(self.strides) < 1:
-            raise UserError(f"model.strides is {list(self.strides)}: give a number above 0 for each layer.")
+        super().__post_init__()
+        if not self.strides:
+            raise UserError("model.strides is []: give a number above 0 for each layer.")
         if self.bottleneck > 2 * self.width:
             raise UserError(
                 f"model.bottleneck is {self.bottleneck}: no more than twice model.width, {2 * self.width}, can be "

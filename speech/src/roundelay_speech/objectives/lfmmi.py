@@ -27,12 +27,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self, final
+from typing import Annotated, Any, ClassVar, Literal, Self, final
 
 import torch
 from torch import Tensor, nn
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import Bounds, NonNegative
+from roundelay.core.configure import check_values
 from roundelay.core.state import Statistics
 from roundelay.core.state_graph import StateGraph
 from roundelay.learner.objectives.base import Evidence, Inputs, Objective
@@ -75,10 +76,14 @@ class LfMmi(Objective):
     of phones, estimated on the training transcripts, allows; needs units=chain."""
 
     name: Literal["lfmmi"] = field(default="lfmmi", kw_only=True)
-    order: int = 4
-    least: float = 20.0
-    l2: float = 1e-4
-    cross_entropy: float = 0.0
+    order: Annotated[int, Bounds(least=3, most=4)] = 4
+    """Of the language model of phones, 3 or 4."""
+    least: NonNegative = 20.0
+    """Times that a history of more than two phones must be said to be told from shorter ones."""
+    l2: NonNegative = 1e-4
+    """Times half the squared outputs of an utterance is added to its loss."""
+    cross_entropy: NonNegative = 0.0
+    """Times the cross-entropy against what the transcript's paths emit is added, too."""
     graphs: MmiGraphs | None = field(default=None, init=False, repr=False, compare=False)
     examples: ClassVar[str] = "utterances"
     measured: ClassVar[str] = "LF-MMI loss of an utterance"
@@ -86,11 +91,7 @@ class LfMmi(Objective):
     aligned: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not 3 <= self.order <= 4:
-            raise UserError(f"training.objective.order is {self.order}: give 3 or 4.")
-        for name in ("least", "l2", "cross_entropy"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"training.objective.{name} is {getattr(self, name)}: give 0 or more.")
+        check_values(self, "training.objective")
 
     def on(self, graphs: MmiGraphs) -> Self:
         """Return this objective for a corpus with these graphs."""

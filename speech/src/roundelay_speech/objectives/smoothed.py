@@ -17,7 +17,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import ShareBelowOne
+from roundelay.core.configure import check_values
 from roundelay.learner.objectives.base import Classification, Evidence, Inputs
 
 
@@ -27,13 +28,11 @@ class Smoothed(Classification):
     cross-entropy."""
 
     name: Literal["smoothed"] = field(default="smoothed", kw_only=True)
-    share: float = 0.1
+    share: ShareBelowOne = 0.1
+    """Share of every target that is spread over all classes."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise UserError(
-                f"training.objective.share is {self.share}: give a share from 0 up to, not including, 1; 0.1 is usual."
-            )
+        check_values(self, "training.objective")
 
     def loss(self, module: Callable[..., Tensor], inputs: Inputs, targets: Tensor) -> tuple[Tensor, Evidence]:
         """Return mean smoothed cross-entropy of scores (B, C) against classes (B,) int64."""

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from roundelay.core.bounds import Count, NonNegative, Whole
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 
 
@@ -11,17 +13,15 @@ from roundelay.core.errors import UserError
 class FirstPhase:
     """A first phase: one learner trains by `sgd` at a fixed rate. Runs beside each other share it."""
 
-    epochs: int = 0
-    learning_rate: float | None = None
-    minibatch: int | None = None
+    epochs: Whole = 0
+    """First phase that runs of a comparison share, epochs of sgd on one learner; 0 for none."""
+    learning_rate: NonNegative | None = None
+    """Its learning rate, which is fixed; null for schedule.learning_rate."""
+    minibatch: Count | None = None
+    """Its minibatch; null for that of one learner of the run."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 0:
-            raise UserError(f"init.first.epochs is {self.epochs}: give 1 or more, or 0 for no first phase.")
-        if self.learning_rate is not None and not self.learning_rate >= 0:
-            raise UserError(f"init.first.learning_rate is {self.learning_rate}: it cannot be negative.")
-        if self.minibatch is not None and self.minibatch < 1:
-            raise UserError(f"init.first.minibatch is {self.minibatch}: give 1 or more.")
+        check_values(self, "init.first")
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,12 @@ class Init:
     """The model that a run starts from; with neither `model` nor epochs of `first` its own, drawn by training.seed."""
 
     model: Path | None = None
+    """Model that the run starts from (`train --init`), a run directory, a packed model, a model.safetensors or a
+    checkpoint; null for one of its own."""
     which: Literal["final", "best"] = "final"
+    """Of a run directory, its final model or its best checkpoint so far."""
     output: Literal["keep", "new"] = "keep"
+    """Keep the output layer of init.model, which needs the same tied states, or draw a new one."""
     first: FirstPhase = FirstPhase()
 
     def __post_init__(self) -> None:

@@ -1,8 +1,7 @@
 """Options of recipes and their types, known without loading torch or any model.
 
 `options/known.json` is taken from the dataclasses that the options are (`python -m roundelay_speech.recipes.describe`
-writes it, and a test holds it to them); `options/explained.yaml` says in plain words what each option is.
-`roundelay.options.known` reads them, and says why.
+writes it, and a test holds it to them). `roundelay.options.known` reads it, and says why.
 """
 
 import dataclasses
@@ -168,9 +167,19 @@ def choices(what: str) -> dict[str, tuple[str, list[Option]]]:
     return found
 
 
-def explained(key: str) -> str:
-    """Return the words on an option, by its dotted key."""
-    return RECIPE_OPTIONS.explained["recipe"][key]
+def explained(name: str) -> str:
+    """Return the words on an option of the section `training`."""
+    return str(RECIPE_OPTIONS.fields("roundelay_speech.recipes.recipe.Training")[name]["about"])
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return a JSON Schema of recipes, by which editors complete and check them."""
+    schema = RECIPE_OPTIONS.schema(_RECIPE)
+    schema["$defs"][_RECIPE]["properties"]["base"] = {
+        "type": "string",
+        "description": "recipe that this one begins with",
+    }
+    return schema
 
 
 def recipe_options(mapping: Mapping[str, Any] | None = None) -> list[Option]:

@@ -1,6 +1,6 @@
 """Recipes: every option of a run, as frozen dataclasses with defaults; a YAML file names those that differ.
 
-`options/explained.yaml` says what each option is (`roundelay list options`), here and in the sections of other modules.
+The docstring beneath a field says what it is (`roundelay list options`), here and in the sections of other modules.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ from typing import Any, Literal
 from roundelay.algorithms.local_update import Sgd
 from roundelay.algorithms.muon import Muon
 from roundelay.algorithms.torch_optimizer import TorchOptimizer
-from roundelay.core.configure import build, plain
+from roundelay.core.bounds import Count, NonNegative, Positive, Whole
+from roundelay.core.configure import build, check_values, plain
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import PER_LEARNER, TOTAL, MinibatchSize, Unit
 from roundelay.core.rates import LearnersRate
@@ -45,53 +46,65 @@ class Training(HostOptions):
     """Learners, strategy and runtime of the training."""
 
     strategy: str = "sgd"
+    """Data-parallel strategy, NAME[:TOPOLOGY][,KEY=VALUE...] (`roundelay list strategies`)."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the strategy, where they are not written behind its name."""
     learners: int = 1
+    """Learners; a run may be resumed with another number."""
     runtime: Literal["procs", "sim"] = "procs"
+    """Procs for a process each, sim for a simulation in one process (section cost)."""
     objective: AnyObjective = CrossEntropy()
     minibatch: int | None = None
+    """Size of a round over all learners together; each gets its part (256 where neither this nor minibatch_per_learner
+    is given)."""
     minibatch_per_learner: int | None = None
+    """Size of every learner's minibatch, in place of minibatch."""
     rate: LearnersRate = "auto"
+    """Learning rate of learners that each have a minibatch of their own; as-is for the one of the schedule, fastest
+    such that a slow learner holds no other back, linear, or gain by the noise of gradients; auto is gain under adpsgd
+    and hadpsgd, as-is elsewhere (docs/stability.md)."""
     minibatch_unit: Unit = "frames"
+    """Unit of either; so many sequences are the frames that as many have on average."""
     seed: int = 0
+    """Seed of starting weights, shuffling and dropout."""
     order: Literal["auto", "shuffle", "blocks"] = "auto"
+    """Order of an epoch; blocks needs no memory for each frame, auto takes it from 50 hours on (docs/corpora.md)."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    clip: float | None = None
+    """Arithmetic of the network; auto takes bf16 where the processor has it in hardware."""
+    clip: Positive | None = None
+    """Longest gradient of a learner (Euclidean norm); longer ones are scaled down; null for no limit."""
     device: Literal["cpu", "cuda"] = "cpu"
-    threads: int | None = None
+    """Device on which learners compute; cuda for the GPUs of their host (docs/models.md)."""
+    threads: Count | None = None
+    """Torch threads of each learner; null for the cores of its host shared out evenly."""
     compile: bool = False
+    """Compile forward and backward by torch.compile; the first minibatches take long."""
     augment: AugmentConfig = AugmentConfig()
     stragglers: tuple[str, ...] = ()
+    """Learners slowed down on purpose, RANK:3x or RANK:+0.4 (seconds)."""
     on_death: Literal["auto", "replace", "go-on", "shrink", "stop"] = "auto"
-    patience_seconds: float = 300.0
-    keep_checkpoints: int = 2
-    average: int = 1
-    checkpoint_minutes: float | None = None
-    disk_patience: float = 3600.0
-    curve_points: int = 100
+    """Action when a learner dies; asynchronous strategies replace it (auto), go-on without it, or stop;
+    synchronous ones stop (auto), go-on with the mean of the others, or go on from the last checkpoint with one fewer
+    (shrink) or as many (replace) (docs/faults.md)."""
+    patience_seconds: Positive = 300.0
+    """Seconds that a learner waits for another before the run stops and says who waits for whom."""
+    keep_checkpoints: Count = 2
+    """Checkpoints that stay on disk, beside the best and the one that the running epoch began with."""
+    average: Count = 1
+    """Epochs, the last ones, over whose ends the mean is the model that a run leaves; 1 for the end of the last alone
+    (docs/models.md)."""
+    checkpoint_minutes: Positive | None = None
+    """Minutes of training after which a checkpoint is written inside an epoch; null for at the end of epochs only."""
+    disk_patience: NonNegative = 3600.0
+    """Seconds to wait when the disk is full before the run stops; 0 to stop at once."""
+    curve_points: Whole = 100
+    """Points of curves inside an epoch, at most; 0 for none."""
     record: bool = False
+    """Record every event for `roundelay replay` (procs only)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_minibatch()
-        if self.clip is not None and not self.clip > 0:
-            raise UserError(f"training.clip is {self.clip}: give a norm above 0, or null.")
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"training.threads is {self.threads}: one is the least, or null.")
-        if not self.patience_seconds > 0:
-            raise UserError(f"training.patience_seconds is {self.patience_seconds}: give seconds, above 0.")
-        if self.keep_checkpoints < 1:
-            raise UserError(f"training.keep_checkpoints is {self.keep_checkpoints}: one is the least.")
-        if self.average < 1:
-            raise UserError(f"training.average is {self.average}: give a number of epochs, 1 for the last alone.")
-        if self.checkpoint_minutes is not None and not self.checkpoint_minutes > 0:
-            raise UserError(
-                f"training.checkpoint_minutes is {self.checkpoint_minutes}: give minutes, above 0, or null."
-            )
-        if self.curve_points < 0:
-            raise UserError(f"training.curve_points is {self.curve_points}: give a number of points, 0 for none.")
-        if not self.disk_patience >= 0:
-            raise UserError(f"training.disk_patience is {self.disk_patience}: give seconds, 0 or more.")
 
     def _check_minibatch(self) -> None:
         """Settle the size of a minibatch.
@@ -132,43 +145,71 @@ class Decoding:
 
     graph: AnyGraph = HmmGraph()
     order: int = 2
+    """Order of the n-gram language model."""
     method: Literal["absolute", "kneser-ney"] = "absolute"
+    """Smoothing of the n-gram."""
     discount: float = 0.75
+    """Discount of absolute smoothing."""
     cutoffs: tuple[int, ...] = ()
+    """Times that n-grams of order 1, 2, ... must occur to be listed."""
     prune: float = 0.0
+    """N-grams that matter less to the perplexity than this share are left out; 0 for none."""
     text: tuple[Path, ...] = ()
+    """Files with a sentence a line to estimate the n-gram on, beside the training transcripts."""
     join: int = 0
+    """Join consecutive lines of the text to at least so many words."""
     transcript_weight: int = 1
+    """Times that each training transcript counts."""
     arpa: Path | None = None
+    """Language model in an ARPA file, instead of an estimated one; decode.prune applies to it."""
     rescore: Path | None = None
+    """Language model of any size to rescore lattices with (ARPA, or a binary file of KenLM); null for none."""
     rescore_order: int = 0
+    """Instead, order of an n-gram of the same words and texts to rescore lattices with; 0 for none."""
     rescore_cutoffs: tuple[int, ...] = (1, 1, 2)
-    vocabulary: int | Literal["transcripts", "dictionary"] | None = None
+    """Decode.cutoffs of the model of decode.rescore_order."""
+    vocabulary: Count | Literal["transcripts", "dictionary"] | None = None
+    """Words that can be recognised: `transcripts`, those of the training transcripts; `dictionary` (or null), all of
+    the lexicon; a number, so many of the most frequent words of the text and those of the transcripts."""
     lexicon: Path | None = None
+    """Pronunciation dictionary in CMU's format; null for the corpus's."""
     guess: bool = False
+    """Guess pronunciations of words without one from their spelling."""
     splits: tuple[str, ...] = ("dev", "test")
+    """Splits to recognise."""
     scales: tuple[float, ...] = SCALES
+    """Acoustic scales to try on dev."""
     scale: float | None = None  # None: the best on dev
+    """Acoustic scale; null for the best of decode.scales on dev."""
     beam: float = BEAM
+    """Width of the search, in scaled nats."""
     max_active: int = MAX_ACTIVE
+    """Paths kept for a frame, at most."""
     beams: tuple[float, ...] = ()
+    """Widths of the search to try on dev."""
     max_actives: tuple[int, ...] = ()
+    """Numbers of paths to try on dev."""
     search_slack: float = 0.02
+    """Share of more errors that is accepted for a narrower search."""
     silence_probability: float = 0.5
+    """Probability of a pause between two words."""
     word_costs: tuple[float, ...] = ()
+    """Costs of a word, in nats, to try on dev."""
     word_cost: float = 0.0
+    """Cost of a word, in nats."""
     workers: int = 0
+    """Processes; 0 for one a core."""
     nbest: int = 0
+    """Best word strings to write."""
     lattice: bool = False
+    """Write word lattices."""
     lattice_beam: float = LATTICE_BEAM
+    """Distance from the best that a string in a lattice may have, in scaled nats."""
     ctm: bool = False
+    """Write times and confidences of words."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.vocabulary, int) and self.vocabulary < 1:
-            raise UserError(
-                f"decode.vocabulary is {self.vocabulary}: give transcripts, dictionary, or a number of words, 20000 "
-                "for example."
-            )
+        check_values(self, "decode")
         if self.rescore_order and (self.rescore is not None or self.arpa is not None):
             given = "decode.arpa" if self.rescore is None else "decode.rescore"
             raise UserError(
@@ -194,8 +235,11 @@ class Recipe:
     """A named experiment. `corpus` is made by `roundelay prepare`, `alignment` by `align`, `adaptation` by `adapt`."""
 
     name: str
+    """Name of the experiment."""
     corpus: Path
+    """Folder of the prepared corpus (`roundelay prepare` makes it)."""
     alignment: Path | None = None
+    """Folder of the alignment (`roundelay align` makes it); null for objectives that need none (docs/objectives.md)."""
     align: AlignConfig = AlignConfig()
     model: ModelConfig = DnnConfig()
     training: Training = Training()
@@ -206,6 +250,8 @@ class Recipe:
     cost: CostModel = CostModel()
     adapt: AdaptConfig = AdaptConfig()
     adaptation: Path | None = None
+    """Folder of speakers' transforms and vectors (`roundelay adapt` makes it); null for the folder adaptation beside
+    the alignment."""
     units: AnyUnits = Phones()
 
     @property

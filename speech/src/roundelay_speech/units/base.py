@@ -94,6 +94,8 @@ class UnitsConfig(ABC):
     """A kind of units: the section `units` of a recipe, a frozen dataclass whose first field is `name`."""
 
     name: str
+    """Of objectives that need no alignment, what transcripts are written in (`roundelay list units`,
+    docs/objectives.md)."""
 
     @abstractmethod
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:

@@ -10,9 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import Bounds
+from roundelay.core.configure import check_values
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.units.base import WORD_START, UnitsConfig, UnitSet, characters_of, merged
 
@@ -22,11 +23,11 @@ class Bpe(UnitsConfig):
     """Pieces of words learned from the training transcripts (byte pair encoding); no lexicon is needed."""
 
     name: Literal["bpe"] = field(default="bpe", kw_only=True)
-    size: int = 200
+    size: Annotated[int, Bounds(least=2)] = 200
+    """Pieces of words, at most; characters are among them."""
 
     def __post_init__(self) -> None:
-        if self.size < 2:
-            raise UserError(f"units.size is {self.size}: give 2 pieces or more; 100 to 1000 is usual.")
+        check_values(self, "units")
 
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
         del lexicon

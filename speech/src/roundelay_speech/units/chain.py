@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roundelay.core.errors import UserError
+from roundelay.core.bounds import Count
+from roundelay.core.configure import check_values
 from roundelay_speech.lexicon.lexicon import Lexicon
 from roundelay_speech.lexicon.pronounced import CLOSING, OPENING, expected_ngrams, ways_to_say
 from roundelay_speech.units.base import UnitsConfig, UnitSet
@@ -19,12 +20,14 @@ class Chain(UnitsConfig):
 
     name: Literal["chain"] = field(default="chain", kw_only=True)
     states: Literal[1, 2] = 2
+    """Columns of a phone; 2, its first frame and all further ones; 1, all of them one."""
     context: Literal[1, 2] = 1
-    least: int = 20
+    """1, phones whatever is before them; 2, with columns of their own after each phone (left biphones)."""
+    least: Count = 20
+    """Times that a phone must be said after another to have such columns."""
 
     def __post_init__(self) -> None:
-        if self.least < 1:
-            raise UserError(f"units.least is {self.least}: give 1 or more; 10 to 100 is usual.")
+        check_values(self, "units")
 
     def units(self, lexicon: Lexicon, transcripts: Iterable[str]) -> UnitSet:
         silence, *spoken = lexicon.phones

@@ -46,6 +46,7 @@ class Objective(ABC):
     """
 
     name: str
+    """Loss that is minimised (`roundelay list objectives`, docs/models.md)."""
     examples: ClassVar[str] = "frames"
     measured: ClassVar[str] = "frame cross-entropy"
     right: ClassVar[str] = "accuracy"

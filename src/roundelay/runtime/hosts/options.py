@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal, final
 
-from roundelay.algorithms.codecs import CODECS, codec_named
+from roundelay.algorithms.codecs import CODECS
+from roundelay.core.bounds import Count, Positive, ShareAboveZero
 from roundelay.core.codec import FP32, Codec
-from roundelay.core.configure import one_of
+from roundelay.core.configure import check_values, one_of
 from roundelay.core.errors import UserError
 
 AUTO: Literal["auto"] = "auto"
@@ -21,23 +22,28 @@ class HostOptions:
         UserError: a value that cannot be; names the option.
     """
 
-    host_patience: float = 10.0
+    host_patience: Positive = 10.0
+    """Several hosts, seconds of silence after which a host counts as dead."""
     wire: str = one_of((AUTO, *CODECS), AUTO)
-    fragments: int | Literal["auto"] = AUTO
+    """Several hosts, codec of rows and gradients on the network where the strategy says none; auto sends rows that no
+    learner waits for as the link bears, and all else in fp32."""
+    fragments: Count | Literal["auto"] = AUTO
+    """Several hosts, an exchange carries one of so many parts of the row, in turn; auto for as many as make it short on
+    the link where no learner waits, else 1."""
     encrypt: bool = True
-    exchange_share: float = 0.02
+    """Several hosts, hide what goes between them; without it everything is authenticated all the same."""
+    exchange_share: ShareAboveZero = 0.02
+    """Several hosts, share of the busy cores' time that exchanges which no learner waits for may take; 1 for as often
+    as the link allows."""
     means: Literal["auto", "chain", "gloo", "nccl"] = "auto"
+    """Several hosts, way of means between them; chain has the bits of one host; gloo and nccl are faster, equal to
+    rounding, protect nothing and need trusted_network; auto is nccl between GPUs on a trusted network, else chain
+    (docs/hosts.md)."""
     trusted_network: bool = False
+    """Several hosts, whoever can reach their network may read and change means by gloo or nccl."""
 
     def __post_init__(self) -> None:
-        if not self.host_patience > 0:
-            raise UserError(f"training.host_patience is {self.host_patience}: give seconds, above 0.")
-        if self.wire != AUTO:
-            codec_named(self.wire, "training.wire")
-        if self.fragments != AUTO and self.fragments < 1:
-            raise UserError(f"training.fragments is {self.fragments}: at least one is needed, which is the whole row.")
-        if not 0 < self.exchange_share <= 1:
-            raise UserError(f"training.exchange_share is {self.exchange_share}: give a share above 0, at most 1.")
+        check_values(self, "training")
         if self.means in ("gloo", "nccl"):
             self._check_group()
 

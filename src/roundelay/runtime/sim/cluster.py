@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from roundelay.core.configure import build, read_yaml
+from roundelay.core.bounds import Bounds, Count, NonNegative, Positive
+from roundelay.core.configure import build, check_values, read_yaml
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Straggler
 
@@ -31,20 +32,14 @@ class Node:
                given numbers, and the last one's slope beyond it
     """
 
-    learners: int = 1
-    count: int = 1
-    speed: float = 1.0
-    cores: float | None = None
+    learners: Count = 1
+    count: Count = 1
+    speed: Positive = 1.0
+    cores: Positive | None = None
     slowdown: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
         """Raise UserError for what cannot be."""
-        for name in ("learners", "count"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{where}.{name} is {getattr(self, name)}: give a whole number, 1 or more.")
-        _above_zero(f"{where}.speed", self.speed)
-        if self.cores is not None:
-            _above_zero(f"{where}.cores", self.cores)
         for learners, factor in _by_number(self.slowdown, f"{where}.slowdown"):
             if learners < 2 or not 1 <= factor < math.inf:
                 raise UserError(
@@ -75,23 +70,12 @@ class Compute:
                        random: every learner and step draws one
     """
 
-    seconds: float | None = None
-    seconds_per_frame: float = 0.0
-    update: float = 0.0
-    sigma: float = 0.0
-    trace: tuple[float, ...] = ()
+    seconds: NonNegative | None = None
+    seconds_per_frame: NonNegative = 0.0
+    update: NonNegative = 0.0
+    sigma: NonNegative = 0.0
+    trace: tuple[NonNegative, ...] = ()
     order: Literal["cycle", "random"] = "cycle"
-
-    def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
-        for name in ("seconds_per_frame", "update", "sigma"):
-            _not_negative(f"{where}.{name}", getattr(self, name))
-        if self.seconds is not None:
-            _not_negative(f"{where}.seconds", self.seconds)
-            if self.trace:
-                raise UserError(f"{where}.seconds and {where}.trace both say how long a minibatch takes: give one.")
-        for index, value in enumerate(self.trace):
-            _not_negative(f"{where}.trace[{index}]", value)
 
     @property
     def fixed(self) -> float:
@@ -109,19 +93,11 @@ class VirtualLink:
     interface of each node. restart: a mean of models after `idle` seconds without one takes so many times as long.
     """
 
-    latency: float = 0.0
-    bandwidth: float = math.inf
+    latency: NonNegative = 0.0
+    bandwidth: Annotated[float, Bounds(above=0)] = math.inf
     shared: bool = False
-    restart: float = 1.0
-    idle: float = 0.2
-
-    def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
-        for name in ("latency", "idle"):
-            _not_negative(f"{where}.{name}", getattr(self, name))
-        _above_zero(f"{where}.restart", self.restart)
-        if not self.bandwidth > 0:
-            raise UserError(f"{where}.bandwidth is {self.bandwidth}: give bytes per second, above 0 (.inf: no limit).")
+    restart: Positive = 1.0
+    idle: NonNegative = 0.2
 
     def seconds(self, size: float) -> float:
         """Return one message of `size` bytes."""
@@ -150,16 +126,15 @@ class Allreduce:
     """
 
     algorithm: Literal["ring", "tree", "chain", "server", "hierarchical"] = "ring"
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    inside: Mapping[str, float] = field(default_factory=dict)
+    seconds: Mapping[str, NonNegative] = field(default_factory=dict)
+    inside: Mapping[str, NonNegative] = field(default_factory=dict)
 
     def check(self, where: str) -> None:
         """Raise UserError for what cannot be."""
         for name in ("seconds", "inside"):
-            for learners, seconds in _by_number(getattr(self, name), f"{where}.{name}"):
+            for learners, _ in _by_number(getattr(self, name), f"{where}.{name}"):
                 if learners < 2:
                     raise UserError(f"{where}.{name}.{learners}: an allreduce has 2 or more learners.")
-                _not_negative(f"{where}.{name}.{learners}", seconds)
 
 
 def measured(table: Mapping[str, float], learners: int) -> float:
@@ -197,12 +172,7 @@ class Moment:
     """Something that happens to learner `rank` at virtual second `at`."""
 
     rank: int
-    at: float
-
-    def check(self, where: str) -> None:
-        """Raise UserError for what cannot be."""
-        if not 0 <= self.at < math.inf:
-            raise UserError(f"{where}.at is {self.at}: give a virtual second, 0 or more.")
+    at: NonNegative
 
 
 @dataclass(frozen=True)
@@ -227,17 +197,18 @@ class VirtualCluster:
     nodes: tuple[Node, ...] = (Node(),)
     compute: Compute = Compute()
     links: VirtualLinks = VirtualLinks()
-    exchange: float | None = None
+    exchange: NonNegative | None = None
     allreduce: Allreduce = Allreduce()
-    mix: float | None = None
+    mix: NonNegative | None = None
     background: bool = True
     centre_node: int = 0
-    model_bytes: float | None = None
+    model_bytes: Positive | None = None
     stragglers: tuple[Handicap, ...] = ()
     deaths: tuple[Moment, ...] = ()
     joins: tuple[Moment, ...] = ()
 
     def __post_init__(self) -> None:
+        check_values(self, "")
         if not self.nodes:
             raise UserError("nodes is empty: a cluster has at least one node.")
         for index, node in enumerate(self.nodes):
@@ -247,15 +218,9 @@ class VirtualCluster:
                     f"nodes[{index}].slowdown slows the frames of a minibatch, but compute.seconds_per_frame is 0: "
                     "give the seconds a frame takes."
                 )
-        self.compute.check("compute")
-        self.links.inside.check("links.inside")
-        self.links.between.check("links.between")
+        if self.compute.seconds is not None and self.compute.trace:
+            raise UserError("compute.seconds and compute.trace both say how long a minibatch takes: give one.")
         self.allreduce.check("allreduce")
-        for name in ("exchange", "mix"):
-            if (seconds := getattr(self, name)) is not None:
-                _not_negative(name, seconds)
-        if self.model_bytes is not None:
-            _above_zero("model_bytes", self.model_bytes)
         machines = sum(node.count for node in self.nodes)
         if not 0 <= self.centre_node < machines:
             raise UserError(f"centre_node is {self.centre_node}: nodes are 0 to {machines - 1}.")
@@ -266,7 +231,8 @@ class VirtualCluster:
                     raise UserError(
                         f"{name}[{index}].rank is {item.rank}: learners are 0 to {self.learners - 1}, node by node."
                     )
-                item.check(f"{name}[{index}]")
+        for index, handicap in enumerate(self.stragglers):
+            handicap.check(f"stragglers[{index}]")
         self._check_lives()
 
     def _check_lives(self) -> None:
@@ -388,13 +354,3 @@ def _by_number(mapping: Mapping[str, float], where: str) -> list[tuple[int, floa
         return sorted((int(key), value) for key, value in mapping.items())
     except ValueError:
         raise UserError(f"{where}: its keys are numbers of learners, not {', '.join(mapping)}.") from None
-
-
-def _not_negative(where: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise UserError(f"{where} is {value}: give seconds, 0 or more.")
-
-
-def _above_zero(where: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise UserError(f"{where} is {value}: give a number above 0.")

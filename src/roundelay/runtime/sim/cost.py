@@ -10,7 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roundelay.algorithms.averaging import chain_piece
+from roundelay.core.bounds import Count, NonNegative
 from roundelay.core.codec import FP32, Codec
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.minibatch import MinibatchSize
 from roundelay.core.streams import stream
@@ -48,25 +50,27 @@ class CostModel:
                           rounds differently; null: where that is faster and exact to the bit
     """
 
-    gradient: float = 0.1
-    frames_per_gradient: int | None = None
-    sequences_per_gradient: int | None = None
-    jitter: float = 0.0
-    exchange: float = 0.005
-    allreduce: float = 0.03
-    inside: float = 0.003
+    gradient: NonNegative = 0.1
+    """Simulator, seconds of a minibatch."""
+    frames_per_gradient: Count | None = None
+    """Simulator, frames that cost.gradient is for; null for any number."""
+    sequences_per_gradient: Count | None = None
+    """Simulator, sequences that cost.gradient is for, in place of frames_per_gradient."""
+    jitter: NonNegative = 0.0
+    """Simulator, spread of gradient times (sigma of a log-normal factor)."""
+    exchange: NonNegative = 0.005
+    """Simulator, seconds of an exchange between two learners."""
+    allreduce: NonNegative = 0.03
+    """Simulator, seconds of an allreduce of two learners."""
+    inside: NonNegative = 0.003
+    """Simulator, seconds of an allreduce of two learners of one node, for strategies that have nodes (hadpsgd)."""
     cluster: VirtualCluster | None = None
+    """Simulator, a virtual cluster instead of these numbers, a YAML file (docs/simulator.md)."""
     together: bool | None = None
+    """Simulator, compute simultaneous gradients in one call; null for where that is faster and exact."""
 
     def __post_init__(self) -> None:
-        for name in ("gradient", "jitter", "exchange", "allreduce", "inside"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise UserError(f"cost.{name} is {value}: give seconds, 0 or more.")
-        for unit in ("frames", "sequences"):
-            number = getattr(self, f"{unit}_per_gradient")
-            if number is not None and number < 1:
-                raise UserError(f"cost.{unit}_per_gradient is {number}: give a number of {unit}, 1 or more.")
+        check_values(self, "cost")
         if self.frames_per_gradient is not None and self.sequences_per_gradient is not None:
             raise UserError("cost.frames_per_gradient and cost.sequences_per_gradient exclude each other: give one.")
 

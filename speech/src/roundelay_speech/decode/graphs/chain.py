@@ -28,6 +28,7 @@ class ChainGraph(GraphKind):
     """Phones as hidden Markov models that a model was trained on without an alignment (lattice-free MMI)."""
 
     name: Literal["chain"] = field(default="chain", kw_only=True)
+    """Kind of the decoding graph (`roundelay list graphs`, docs/decoding.md)."""
 
     def columns(self, tying: Tying) -> "StatesOfPhones":
         raise UserError(

@@ -17,6 +17,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from roundelay.core.bounds import Count
+from roundelay.core.configure import check_values
 from roundelay.core.errors import UserError
 from roundelay.core.files import read_text
 from roundelay_speech.bindings import kaldifst
@@ -38,18 +40,28 @@ class CtcGraph(GraphKind):
     """
 
     name: Literal["ctc"] = field(default="ctc", kw_only=True)
+    """Kind of the decoding graph (`roundelay list graphs`, docs/decoding.md)."""
     units: Path | None = None
+    """File with the units of the columns, one a line; null for those of the run, or the blank and the phones of the
+    alignment."""
     blank: str = BLANK
+    """Unit that is the blank."""
     spelled: bool = False
+    """Words are said as they are spelled, by characters."""
     boundary: str | None = None
+    """With decode.graph.spelled, the unit behind every word; null for none."""
     search: Literal["words", "greedy", "prefixes"] = "words"
-    prefixes: int = 16
+    """Words of the lexicon by the language model; or what the units spell without either, greedy (best column of every
+    frame) or prefixes (most probable row of units)."""
+    prefixes: Count = 16
+    """Rows of units that the search for the most probable one keeps at every frame."""
     blank_cost: float = 0.0
+    """Taken off the log-probability of every blank, in nats, before the scale."""
     blank_costs: tuple[float, ...] = ()
+    """Costs of a blank tried on dev; empty for blank_cost."""
 
     def __post_init__(self) -> None:
-        if self.prefixes < 1:
-            raise UserError(f"decode.graph.prefixes is {self.prefixes}: give 1 or more; 8 to 64 is usual.")
+        check_values(self, "decode.graph")
 
     def columns(self, tying: Tying) -> "UnitsAndBlank":
         silence, *phones = tying.phones

@@ -35,6 +35,7 @@ class HmmGraph(GraphKind):
     """Hidden Markov models of phones in context: columns are the tied states of the alignment."""
 
     name: Literal["hmm"] = field(default="hmm", kw_only=True)
+    """Kind of the decoding graph (`roundelay list graphs`, docs/decoding.md)."""
     tied_states: ClassVar[bool] = True
 
     def columns(self, tying: Tying) -> "TiedStates":
