@@ -133,7 +133,7 @@ def laws(mesh: DeviceMesh | None, strategies: Sequence[str] = STRATEGIES) -> Non
 def auto(mesh: DeviceMesh | None) -> None:
     """A strategy that the first learner chooses, by gradients that its processes compute together; and an option that
     is none."""
-    choosing.candidates = lambda _: [Candidate("ssgd"), Candidate("diloco,period=50")]
+    vars(choosing)["candidates"] = lambda _: [Candidate("ssgd"), Candidate("diloco,period=50")]
     rank = roundelay.rank()  # of the learner, under `roundelay launch --group`
     wrong: dict[str, Any] = {"second": 1}
     for given in ({}, wrong):

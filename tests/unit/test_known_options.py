@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
@@ -50,6 +50,16 @@ def test_every_option_is_explained() -> None:
     for name in strategies_known.strategies():
         assert strategies_known.about_strategy(name)
     assert {name for name, _, _ in strategies_known.topologies()} == set(TOPOLOGIES)
+
+
+def test_a_default_of_its_own_keeps_the_bounds_of_an_option() -> None:
+    """A strategy that declares a field of its base again, for another default, declares its type again as well."""
+    for kind in STRATEGIES.values():
+        bounds = get_type_hints(kind, include_extras=True)
+        for base in kind.__mro__[1:]:
+            above = get_type_hints(base, include_extras=True)
+            for name in vars(base).get("__annotations__", {}).keys() & above.keys() & bounds.keys():
+                assert ("Bounds" in str(above[name])) <= ("Bounds" in str(bounds[name])), f"{kind.__name__}.{name}"
 
 
 @pytest.mark.parametrize("what", OPEN_SETS)

@@ -7,7 +7,6 @@ import json
 import math
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -82,9 +81,10 @@ def build(cls: type[C], value: object, where: str = "") -> C:
     if missing:
         raise UserError(f"missing option {', '.join(_join(where, name) for name in missing)}.")
     values: dict[str, Any] = {}
+    hints = hints_of(cls)
 
     def convert(key: str) -> None:
-        values[key] = _convert(hints_of(cls)[key], value[key], _join(where, key))
+        values[key] = _convert(hints[key], value[key], _join(where, key))
 
     _for_all(value, convert)
     return cls(**values)
@@ -102,7 +102,6 @@ def _for_all(keys: Iterable[str], check: Callable[[str], None]) -> None:
         raise UserError("\n".join(problems))
 
 
-@cache
 def hints_of(cls: type) -> dict[str, Any]:
     """Return the types of a dataclass's fields, with bounds of numbers, and with words that are those of a registry."""
     chosen = {field.name: Literal[field.metadata[CHOICES]] for field in in_order(cls) if CHOICES in field.metadata}
@@ -127,7 +126,7 @@ def check_values(options: Any, where: str) -> None:
                     check_number(inner, one, path)
                 elif isinstance(one, str) and get_origin(inner) is Literal:
                     _convert(inner, one, path)
-                elif dataclasses.is_dataclass(inner) and isinstance(one, inner):
+                elif isinstance(inner, type) and isinstance(one, inner) and dataclasses.is_dataclass(one):
                     check_values(one, path)
 
     _for_all([field.name for field in in_order(type(options))], check)

@@ -151,8 +151,8 @@ class KnownOptions:
             match kind:
                 case {"one of": choices}:
                     return Literal[tuple(choices)]
-                case {"number": number, **bounds}:
-                    return Annotated[_SCALARS[number], Bounds(**bounds)]
+                case {"number": number}:
+                    return Annotated[_SCALARS[number], bounds(kind)]
                 case {"either": kinds}:
                     return Union[tuple(map(hint, kinds))]  # noqa: UP007 made of a list
                 case {"list": inner}:
@@ -213,6 +213,11 @@ def topologies() -> list[tuple[str, str, list[str]]]:
     return [(topology, STRATEGIES.known["topologies"][topology], some) for topology, some in sorted(users.items())]
 
 
+def bounds(kind: Mapping[str, Any]) -> Bounds:
+    """Return the bounds of a number's type."""
+    return Bounds(**{name: bound for name, bound in kind.items() if name != "number"})
+
+
 def yaml_of(field: Mapping[str, Any]) -> str | None:
     """Return the default, on one line."""
     if "default" not in field:
@@ -228,8 +233,9 @@ def schema_of(kind: Any) -> dict[str, Any]:  # noqa: PLR0911 one return a kind o
     match kind:
         case {"one of": choices}:
             return {"enum": choices}
-        case {"number": number, **bounds}:
-            return {"type": _JSON[number], **{_JSON[name]: bound for name, bound in bounds.items()}}
+        case {"number": number}:
+            said = dataclasses.asdict(bounds(kind))
+            return {"type": _JSON[number], **{_JSON[name]: one for name, one in said.items() if one is not None}}
         case {"either": kinds}:
             words = {"type": "string"} if sum("section" in one for one in kinds) > 1 else None
             return {"anyOf": [*map(schema_of, kinds), *([words] if words else [])]}
@@ -248,8 +254,8 @@ def values_of(kind: Any) -> str:  # noqa: PLR0911 one return a kind of type
     match kind:
         case {"one of": choices}:
             return ", ".join(map(str, choices))
-        case {"number": number, **bounds}:
-            return Bounds(**bounds).words(_SCALARS[number])
+        case {"number": number}:
+            return bounds(kind).words(_SCALARS[number])
         case {"either": kinds}:
             return " or ".join(values_of(one) for one in kinds)
         case {"list": inner}:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from roundelay.algorithms.delayed_nesterov import OuterReport, local_steps
-from roundelay.core.bounds import Bounds, Count, NonNegative, Positive
+from roundelay.core.bounds import Bounds, Count, NonNegative, Positive, ShareBelowOne
 from roundelay.core.effects import Draw, Exchange, Fetch, Grad
 from roundelay.core.state import Me
 from roundelay.strategies.base import Traits
@@ -44,8 +44,8 @@ class AsyncDiLoCo(OuterMomentum):
     period: Count = 50
     local_momentum: Literal["reset", "keep"] = "reset"
     """Treatment of a learner's optimizer when it reports; reset sets its momentum to zero."""
-    rate: float | None = None
-    momentum: float = 0.9
+    rate: Positive | None = None
+    momentum: ShareBelowOne = 0.9
     reports: Count | None = None
     """Reports to one step of the outer momentum; null for as many as learners."""
     by_speed: bool = False

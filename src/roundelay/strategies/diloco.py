@@ -43,7 +43,7 @@ from torch import Tensor
 
 from roundelay.algorithms.codecs import CODECS, codec_named
 from roundelay.algorithms.outer_momentum import outer_nesterov_
-from roundelay.core.bounds import Count, Share, Whole
+from roundelay.core.bounds import Count, Positive, Share, ShareBelowOne, Whole
 from roundelay.core.codec import Codec
 from roundelay.core.configure import one_of
 from roundelay.core.effects import Begin, Draw, Effect, Grad, Mean, Wait
@@ -75,8 +75,8 @@ class DiLoCo(OuterMomentum, Quorate):
 
     period: Count = 50
     local_momentum: LocalMomentum = "reset"
-    rate: float | None = None
-    momentum: float = 0.9
+    rate: Positive | None = None
+    momentum: ShareBelowOne = 0.9
     codec: str = one_of(CODECS, "fp32")
     """Form in which what learners have changed is sent; what it leaves out is sent later."""
     fragments: Count = 1

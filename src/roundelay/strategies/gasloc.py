@@ -22,7 +22,7 @@ period.
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
-from roundelay.core.bounds import Count, ShareAboveZero
+from roundelay.core.bounds import Count, Positive, ShareAboveZero, ShareBelowOne
 from roundelay.core.state import Me
 from roundelay.strategies.base import HostOption, Traits
 from roundelay.strategies.dpsgd import Gossip, Topology
@@ -38,8 +38,8 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
     topology: Topology = "random-ring"
     mixing: ShareAboveZero = 1.0
     """Share by which learners give in to their neighbours, above 0 and up to 1."""
-    rate: float | None = None
-    momentum: float = 0.9
+    rate: Positive | None = None
+    momentum: ShareBelowOne = 0.9
     accelerated: Literal["proposed", "mixed"] = "proposed"
     """Of what the outer momentum is, each learner's proposal, or what gossip has made of it (mixed)."""
 

@@ -27,7 +27,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from roundelay.algorithms.outer_momentum import outer_heavy_ball_, outer_nesterov_
-from roundelay.core.bounds import Count
+from roundelay.core.bounds import Count, Positive, ShareBelowOne
 from roundelay.core.effects import Mix
 from roundelay.core.state import Me
 from roundelay.core.topology import random_ring
@@ -41,8 +41,8 @@ class GossipDiLoCo(OuterMomentum, Blocks):
 
     period: Count = 50
     local_momentum: LocalMomentum = "reset"
-    rate: float | None = None
-    momentum: float = 0.9
+    rate: Positive | None = None
+    momentum: ShareBelowOne = 0.9
     partners: Count | None = 1
     """Other learners that a learner averages with at the end of a period; null for all."""
     nesterov: bool = True

@@ -102,7 +102,7 @@ class OuterStep(LocalSteps):
 class OuterMomentum(OuterStep):
     """Outer steps with a given momentum, whose rate follows from it as in `diloco`."""
 
-    momentum: ShareBelowOne | None
+    momentum: ShareBelowOne
 
     def settled(self, me: Setting) -> tuple[float, float]:
         return self.momentum, settle_outer(self.momentum, self.rate, self.shortfall(me))

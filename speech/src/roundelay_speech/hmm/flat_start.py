@@ -76,7 +76,7 @@ class AlignConfig:
     """Weight of the acoustic scores while aligning."""
     beam: Positive = 15.0
     """Width of the search, in scaled nats."""
-    retry_beam: float = 200.0
+    retry_beam: Annotated[float, Bounds(above=0)] = 200.0
     """Width of the second search, where the first finds no path."""
     failure_share: Share = 0.1
     """Share of utterances that may be left out because they cannot be aligned."""
