@@ -85,7 +85,7 @@ def test_biphones_of_one_state_and_a_cross_entropy(exp: Path, tmp_path: Path) ->
         ("train", ["units=phones"], "Give units=chain"),
         ("train", ["training.objective=ctc"], "Give units=phones, characters or bpe"),
         ("train", ["training.minibatch_unit=frames"], "training.minibatch_unit=sequences"),
-        ("train", ["training.objective={name: lfmmi, order: 9}"], "give 3 or 4"),
+        ("train", ["training.objective={name: lfmmi, order: 9}"], "give a whole number from 3 to 4"),
         ("decode", ["decode.graph=ctc"], "Give decode.graph=chain"),
         ("decode", ["decode.graph=hmm"], "Give decode.graph=chain"),
         ("decode", ["decode.ctm=true"], "decode.ctm"),

@@ -42,11 +42,12 @@ def values(model: nn.Module) -> list[float]:
     return [float(value) for p in model.parameters() for value in p.detach().flatten()]
 
 
-def meet_until_it_is_back(session: Session) -> None:
-    """Meet, all equally often: who is let in at a meeting lives for all from then on."""
+def meet_until_it_is_back(session: Session, folder: Path) -> None:
+    """Meet, all equally often: who is let in at a meeting lives for all from then on, until it dies."""
     while VICTIM not in session.living:
         session.meet()
         pause(0.02)
+    (folder / f"seen by {session.rank}").touch()
 
 
 def meet_without_it(session: Session, folder: Path) -> None:
@@ -68,6 +69,8 @@ def main(strategy: str, folder: Path, how: str) -> None:
     whole_host = session._learner._host_process is not None and os.environ["LOCAL_WORLD_SIZE"] == "1"
     if session.came_back and how == "again" and not (folder / "again").exists():
         (folder / "again").touch()
+        others = set(range(session.learners)) - {VICTIM}  # one that sees it dead already would meet once more, alone
+        until(lambda: all((folder / f"seen by {rank}").exists() for rank in others), seconds=100.0)
         os.kill(os.getpid(), signal.SIGKILL)
     sampler = session.sampler(DATA, batch_size=BATCH)
     loader: DataLoader[Any] = DataLoader(DATA, batch_sampler=sampler, num_workers=0)
@@ -82,7 +85,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
                         os.kill(host_process().process.pid, signal.SIGKILL)
                     os.kill(os.getpid(), signal.SIGKILL)
                 if step == MET and how in ("comes", "again"):
-                    meet_until_it_is_back(session)
+                    meet_until_it_is_back(session, folder)
             if how == "later" and not session.came_back and (epoch, step) == (1, MET):
                 meet_without_it(session, folder)
             optimizer.zero_grad()
@@ -91,7 +94,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
             optimizer.step()
             trained[epoch] += numbers.tolist()
         if epoch == {"again": 0, "later": 1}.get(how) and not session.came_back:
-            meet_until_it_is_back(session)
+            meet_until_it_is_back(session, folder)
         with session.consensus():
             found.append(values(model))
     living, rounds = list(session.living), len(loader)

@@ -115,6 +115,10 @@ def run_preloaded(command: Sequence[str], env: Mapping[str, str], timeout: float
         process = Preloaded(command, env, [out.fileno(), error.fileno()])
         try:
             status = process.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            error.seek(0)
+            late.add_note(error.read())
+            raise
         finally:
             process.end_group()
         out.seek(0)

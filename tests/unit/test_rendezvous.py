@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import select
 import socket
 import threading
 from collections.abc import Callable
@@ -17,7 +18,15 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.hosts.control.arrivals import first_address
-from roundelay.runtime.launch.local_rendezvous import LENGTH, LocalRendezvous, _socket_name
+from roundelay.runtime.launch.local_rendezvous import (
+    LENGTH,
+    LocalRendezvous,
+    SessionRuns,
+    _socket_name,
+    receive_fact,
+    returning_name,
+    send_fact,
+)
 from roundelay.runtime.launch.rendezvous import FACT_BYTES, Rendezvous
 from roundelay.runtime.launch.world import HostPlace, World
 from roundelay.runtime.procs.memory.arena import ARENA_NAME, SEALS, Arena, Layout, check_file, create_file
@@ -220,6 +229,37 @@ def test_a_learner_that_ends_before_all_have_attached_is_named(world: World) -> 
         connection.sendall(LENGTH.pack(len(body)) + body)
     thread.join()
     assert re.search("rank 0: learner 2 ended before all had attached", str(done[0]))
+
+
+def test_a_learner_that_finds_a_meeting_point_closed_on_it_asks_again(world: World) -> None:
+    """As when who opened it has not heard yet that this learner died once more."""
+
+    def listen() -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(returning_name(world, 0))
+        listener.listen()
+        return listener
+
+    def come() -> tuple[dict[str, Any], int]:
+        rendezvous = LocalRendezvous(replace(world, rank=1), 0, PATIENCE)
+        with pytest.raises(SessionRuns) as running:
+            rendezvous.enter({})
+        return rendezvous.come_back(running.value, {"mine": 1})
+
+    file = create_file(LAYOUT)
+    with listen() as first:
+        thread, done = start(come)
+        assert select.select([first], [], [], PATIENCE)[0]  # it is closed with the one who waits there
+    with listen() as again:
+        connection, _ = again.accept()
+        with connection:
+            assert receive_fact(connection)[0] == {"rank": 1, "mine": 1}
+            send_fact(connection, {"for": 1}, file)
+        thread.join()
+    fact, descriptor = done[0]
+    assert fact == {"for": 1}
+    os.close(descriptor)
+    os.close(file)
 
 
 def test_a_rank_that_comes_twice_is_named(world: World) -> None:

@@ -26,7 +26,7 @@ from roundelay.attached.hyperparameters import UsersOptimizers, check_options, f
 from roundelay.attached.parameters import module_facts
 from roundelay.attached.sharded import parameters_of
 from roundelay.attached.stepping import OtherOptimizers, Stepper, check_optimizers
-from roundelay.attached.updating import Away, Here, RowUpdates, Shown, VectorPlace
+from roundelay.attached.updating import Away, Here, PointShown, RowUpdates, VectorPlace
 from roundelay.attached.watch import Changes, Watch, some
 from roundelay.attached.wrapping import refuse_reducer, refuse_wrapped
 from roundelay.core.errors import UserError
@@ -124,7 +124,7 @@ class Steps:
     def _place_of(self, begun: Tensor) -> VectorPlace:
         """Return where vectors are; `begun` (P,) is what the module begins with."""
         if self._follows:
-            return Shown(self._there(begun))
+            return PointShown(self._there(begun))
         kind = Away if self.learner.where == "on the host, the module elsewhere" else Here
         return kind(self.learner.me, self.learner.me.gradient_buffer)
 

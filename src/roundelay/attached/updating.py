@@ -106,7 +106,7 @@ class Away(VectorPlace):
         self.snapshot.copy_(self._row_there)
 
 
-class Shown(VectorPlace):
+class PointShown(VectorPlace):
     """The point that a process shows which takes no step of its own: all of these vectors are that one."""
 
     together = True

@@ -52,15 +52,14 @@ class Returns(BetweenSteps):
         if now < self._next_look:
             return
         self._next_look = now + RETURN_LOOK_SECONDS
-        dead = self._dead()
-        if not dead:
-            self._close()
-        elif self._listener is None:
+        if self._listener is None and self._dead():
             self._listen()
-        while dead and self._listener is not None:
+        while self._listener is not None:
             try:
                 connection, _ = self._listener.accept()
             except OSError:  # nobody
+                if not self._dead():
+                    self._close()
                 return
             with connection, suppress(OSError, EOFError, ValueError):
                 if peer_user(connection) == os.geteuid():

@@ -138,20 +138,36 @@ class LocalRendezvous:
         return answer, descriptors[0]
 
     def come_back(self, running: SessionRuns, fact: Fact) -> tuple[Fact, int]:
-        """Say to a session that runs who comes back; its facts, and a descriptor."""
-        with running.connection as connection:
-            if peer_user(connection) != os.geteuid():
-                raise self._nobody("a process of another user is at the meeting point")
-            try:
-                send_fact(connection, {"rank": self._world.rank, **fact})
-                answer, descriptors = receive_fact(connection, self._seconds)
-            except (OSError, EOFError, ValueError) as error:
-                raise self._nobody(f"the learner that should let it in has ended ({error})") from error
+        """Say to a session that runs who comes back; its facts, and a descriptor. A learner that closes the meeting
+        point, since it has not heard yet that this one is dead, opens it again when it has: then it is asked again."""
+        deadline = time.monotonic() + self._seconds
+        while True:
+            with running.connection as connection:
+                if peer_user(connection) != os.geteuid():
+                    raise self._nobody("a process of another user is at the meeting point")
+                try:
+                    send_fact(connection, {"rank": self._world.rank, **fact})
+                    answer, descriptors = receive_fact(connection, self._seconds)
+                    break
+                except (ConnectionError, EOFError) as error:
+                    running = self._running_again(deadline, error)
+                except (OSError, ValueError) as error:
+                    raise self._nobody(f"the learner that should let it in does not answer ({error})") from error
         if "problem" in answer or len(descriptors) != 1:
             close_all(descriptors)
             why = answer.get("problem", "it was given no memory")
             raise UserError(f"rank {self._world.rank} cannot come back: {why}.")
         return answer, descriptors[0]
+
+    def _running_again(self, deadline: float, gone: Exception) -> SessionRuns:
+        while time.monotonic() < deadline:
+            self._check_launcher()
+            try:
+                self._look_for_running()
+            except SessionRuns as running:
+                return running
+            time.sleep(SOCKET_LOOK_SECONDS)
+        raise self._nobody(f"the learner that should let it in has ended ({gone})") from gone
 
     def _look_for_running(self) -> None:
         """
