@@ -76,5 +76,5 @@ def install() -> None:
     k2.__file__ = __file__
     given = (RaggedTensor, swoosh_l, swoosh_r, swoosh_l_forward_and_deriv, swoosh_r_forward_and_deriv)
     vars(k2).update({one.__name__: one for one in given})
-    vars(k2).update(swoosh_l_forward=swoosh_l, swoosh_r_forward=swoosh_r, version=version)
+    vars(k2).update(swoosh_l_forward=swoosh_l, swoosh_r_forward=swoosh_r, version=version, with_cuda=False)
     sys.modules.update({"k2": k2, "k2.version": version})

@@ -26,6 +26,8 @@ from typing import Any
 from roundelay_lab.namespaces.hosts import Hosts
 
 SCRIPT = Path(__file__).with_name("icefall_an4.py")
+NOT_FINITE = "Too many grads were not finite"
+"""What the recipe's optimizer says when it gives up."""
 START = 120.0
 """Seconds in which learners must have begun, and by which they may be late."""
 
@@ -91,6 +93,25 @@ def run(options: argparse.Namespace, cell: Cell, number: int) -> None:
     print(f"{place.name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
 
 
+def search(options: argparse.Namespace, cells: list[Cell]) -> list[Cell]:
+    """Run one learner alone at every rate, two at a time. Returns the cells that did not diverge."""
+
+    def bears(one: tuple[int, Cell]) -> bool:
+        number, cell = one
+        given_up = cell.place(options.out) / "diverged"
+        try:
+            if not given_up.exists():
+                run(options, cell, number)
+        except RuntimeError as error:
+            if NOT_FINITE not in str(error):
+                raise
+            given_up.touch()
+        return not given_up.exists()
+
+    with ThreadPoolExecutor(2) as pool:
+        return [cell for cell, fine in zip(cells, pool.map(bears, enumerate(cells)), strict=True) if fine]
+
+
 def judge(options: argparse.Namespace, places: list[Path]) -> None:
     """Curves of all cells that have none, by two processes."""
 
@@ -121,14 +142,15 @@ def reach(curve: list[dict[str, float]], target: float) -> float | None:
     return None
 
 
-def table(options: argparse.Namespace, alone: list[Cell], best: Cell, cells: list[Cell]) -> str:
-    """The table, in Markdown."""
+def table(options: argparse.Namespace, alone: list[Cell], finite: list[Cell], best: Cell, cells: list[Cell]) -> str:
+    """The table, in Markdown; `finite` are those alone that did not diverge."""
 
     def curve(cell: Cell) -> dict[str, Any]:
         return json.loads((cell.place(options.out) / "curve.json").read_text())
 
     target = curve(best)["curve"][-1]["loss"]
-    ends = ", ".join(f"{cell.learning_rate:g}: {curve(cell)['curve'][-1]['loss']:.3f}" for cell in alone)
+    losses = {cell: f"{curve(cell)['curve'][-1]['loss']:.3f}" for cell in finite}
+    ends = ", ".join(f"{cell.learning_rate:g}: {losses.get(cell, 'diverged')}" for cell in alone)
     edge = " (at the edge of the grid)" if best in (alone[0], alone[-1]) else ""
     lines = [
         f"{curve(best)['parameters']} parameters; {' '.join(options.recipe)}; {options.seconds:g} s a cell",
@@ -141,7 +163,8 @@ def table(options: argparse.Namespace, alone: list[Cell], best: Cell, cells: lis
         found = curve(cell)["curve"]
         when, steps = reach(found, target), " and ".join(str(number) for number in found[-1]["steps"])
         seconds = "not reached" if when is None else f"{when:.1f}"
-        where = "| | none" if cell is best else f"| {cell.link} | {cell.slower:g} times slower"
+        second = "as fast" if cell.slower == 1 else f"{cell.slower:g} times slower"
+        where = "| | none" if cell is best else f"| {cell.link} | {second}"
         lines.append(f"{where} | {cell.way} | {seconds} | {found[-1]['loss']:.3f} | {steps} |")
     return "\n".join(lines)
 
@@ -159,10 +182,9 @@ def main() -> None:
     parser.add_argument("recipe", nargs="*", help="other options of the recipe, after --")
     options = parser.parse_args()
     alone = [Cell("alone", rate) for rate in options.base_lr]
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda one: run(options, one[1], one[0]), enumerate(alone)))
-    judge(options, [cell.place(options.out) for cell in alone])
-    best = min(alone, key=lambda cell: last_loss(cell.place(options.out)))
+    finite = search(options, alone)
+    judge(options, [cell.place(options.out) for cell in finite])
+    best = min(finite, key=lambda cell: last_loss(cell.place(options.out)))
     print(f"base-lr {best.learning_rate:g} is best for one learner alone", file=sys.stderr, flush=True)
     cells = [
         Cell(way, best.learning_rate, link, slower)
@@ -173,7 +195,7 @@ def main() -> None:
     for number, cell in enumerate(cells, len(alone)):
         run(options, cell, number)
     judge(options, [cell.place(options.out) for cell in cells])
-    (options.out / "table.md").write_text(said := table(options, alone, best, cells) + "\n")
+    (options.out / "table.md").write_text(said := table(options, alone, finite, best, cells) + "\n")
     print(said)
 
 
