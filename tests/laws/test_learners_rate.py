@@ -343,6 +343,9 @@ def test_attached_learners_at_the_rate_of_the_fastest_go_by_progress() -> None:
     first, _, last = law[0]["factors"]
     assert first == 1, "the other has done nothing yet"
     assert last == pytest.approx(1.32, abs=0.03), "masses of about 30 and 10"
+    said = attached()["said"][0]["text"]
+    assert "very different numbers of steps: rank 1 10, rank 0 31." in said
+    assert "counts alike" not in said, "rows are weighed by progress"
 
 
 def test_an_attached_learner_whose_peer_has_left_trains_at_its_own_rate() -> None:

@@ -520,7 +520,8 @@ class Session:
         if not self._not_finite:
             self._not_finite = say_not_finite(self._steps.parameters, parameters, self.rank)
         if closing and not traits.synchronous:
-            say_idle({rank: int(steps[rank]) for rank in closing}, traits.model == "mean")
+            alike = traits.model == "mean" and not self.strategy.weighed
+            say_idle({rank: int(steps[rank]) for rank in closing}, rows_count=alike)
         if closing:
             known, averaged = (self._rate, self.strategy, len(closing)), minibatches_averaged(steps.tolist())
             self._say(said_at_end(*known, shared=False, work=self._work(), averaged=averaged))
