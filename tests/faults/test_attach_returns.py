@@ -23,6 +23,7 @@ from roundelay.runtime.procs.memory.publish import prepare_publishing
 from support import attached_back, attached_returning
 from support.attached_hosts import HostsOfLearners
 from support.attached_returning import BATCH, EPOCHS, EXAMPLES
+from support.hosts import free_port
 from support.launched import LAUNCH, reports, run_learners
 from support.until import until
 
@@ -189,7 +190,7 @@ def parts_of_the_victim() -> list[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("strategy", ["bmuf,period=2", "diloco,period=2", "delayed-gradient"])
+@pytest.mark.parametrize("strategy", ["bmuf,period=2", "delayed-gradient"])
 def test_it_comes_back_with_what_the_strategy_remembers(strategy: str, tmp_path: Path) -> None:
     """All have one model after each block, so also after the last: block momentum and what is still to be applied are
     those of the others."""
@@ -198,18 +199,34 @@ def test_it_comes_back_with_what_the_strategy_remembers(strategy: str, tmp_path:
     check_rows_are_equal(reports(done.stdout)["back"])
 
 
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=["of the first host", "of the second"])
-def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(sizes: tuple[int, ...], tmp_path: Path) -> None:
-    """A learner of a host on which another lives."""
-    variables = {"ROUNDELAY_JOB": secrets.token_hex(32)}
-    command = str(attached_back.__file__), "ssgd", str(tmp_path), "comes"
-    with HostsOfLearners(sizes, command, variables) as hosts:
-        assert hosts.running[attached_back.VICTIM].wait(110) == -signal.SIGKILL, hosts.said(attached_back.VICTIM)
-        hosts.start(attached_back.VICTIM)
+@pytest.mark.parametrize(
+    ("sizes", "victim", "strategy"),
+    [
+        ((2, 1), 1, "ssgd"),
+        ((1, 2), 1, "ssgd"),
+        ((1, 1, 1), 1, "ssgd"),
+        ((1, 1, 1), 1, "diloco,period=2"),
+        ((1, 1, 1), 0, "ssgd"),
+    ],
+    ids=["of the first host", "of the second", "a host", "a host under diloco", "the first host"],
+)
+def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(
+    sizes: tuple[int, ...], victim: int, strategy: str, tmp_path: Path
+) -> None:
+    """A learner of a host on which another lives; or a host that was lost whole, whose learner is given its state by
+    one of the host that leads: the first, which comes back to another that leads by then, too."""
+    ports = [free_port() for _ in sizes]
+    peers = ",".join(f"127.0.0.1:{port}" for port in ports) if victim == 0 else ""
+    variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "VICTIM": str(victim), "ROUNDELAY_PEERS": peers}
+    command = str(attached_back.__file__), strategy, str(tmp_path), "comes"
+    with HostsOfLearners(sizes, command, variables, port=ports[0]) as hosts:
+        assert hosts.running[victim].wait(110) == -signal.SIGKILL, hosts.said(victim)
+        hosts.start(victim)
         said, _ = hosts.end()
     found = reports(said)["back"]
-    check_rows_are_equal(found)
-    assert found[0]["row"] == as_one_process_would("comes")[-1]
+    check_rows_are_equal(found, victim)
+    if strategy == "ssgd":
+        assert found[0]["row"] == as_one_process_would("comes", victim)[-1]
 
 
 def test_who_comes_back_has_come_to_as_many_meetings_as_those_who_step() -> None:
@@ -227,15 +244,15 @@ def test_who_comes_back_has_come_to_as_many_meetings_as_those_who_step() -> None
     assert member.to_come([0, 1, 2], 7, needed=False) == []
     arena.queue.rounds[1] = 1
     assert member.to_come([0, 1, 2], 7, needed=False) == [2]
-    member.begin([0, 1, 2])
+    member.begin()
     assert (int(attendance.met[2]), member.meeting, member.entering) == (3, (0, 1, 2), ())
     arena.close()
 
 
-def check_rows_are_equal(found: dict[int, dict[str, Any]]) -> None:
+def check_rows_are_equal(found: dict[int, dict[str, Any]], victim: int = attached_back.VICTIM) -> None:
     """All three live, have trained to the end with equal rows and as many steps, and the victim came back."""
     assert sorted(found) == [0, 1, 2]
-    assert [found[rank]["came_back"] for rank in range(3)] == [rank == attached_back.VICTIM for rank in range(3)]
+    assert [found[rank]["came_back"] for rank in range(3)] == [rank == victim for rank in range(3)]
     for one in found.values():
         assert (one["living"], one["row"], one["steps"]) == ([0, 1, 2], found[0]["row"], found[0]["steps"])
         assert one["values"][-1] == found[0]["values"][-1]

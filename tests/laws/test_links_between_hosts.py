@@ -22,7 +22,7 @@ from roundelay.runtime.procs.memory.views import BellTable, HostMeanSequences
 from roundelay.runtime.sim.backend import SimBackend
 from roundelay.runtime.sim.driver import SimRuntime
 from support.clusters import SYNCHRONOUS, cluster, make_strategy, plan
-from support.hosts import place
+from support.hosts import free_port, place
 from support.until import until
 
 SECRET = b"a secret of these tests alone"
@@ -67,9 +67,32 @@ def test_hosts_that_mix_have_links_to_all_others(met: Callable[[bool], list[Peer
     assert [{*one.mix_links} for one in links] == [everybody - {host} for host in everybody]
 
 
+def test_a_host_that_comes_back_has_links_for_mixes_to_all_others_but_those_that_are_lost(
+    met: Callable[[bool], list[PeerLinks]],
+) -> None:
+    """The second, at another address. The last is lost when it comes to dial that: it tries as long as that lives."""
+    links = met(True)
+    with ExitStack() as stack:
+        router = Router(Listener(("127.0.0.1", 0), SECRET, identity(1)), ROLES, 60)
+        stack.callback(router.close)
+        back, old = PeerLinks(router, HOSTS, 1, 60, 4), links[0].mix_links[1]
+        stack.callback(back.close)
+        others = links[0].addresses[0], ("", 0), links[0].addresses[2], ("127.0.0.1", free_port())
+        back.addresses = others[0], router.listener.address, *others[2:]
+        thread = Thread(target=back.dial_again, args=(others, SECRET, 60))
+        thread.start()
+        until(lambda: back.mix_links.keys() == {0, 2})
+        until(lambda: all(links[host].mix_links[1] is not old for host in (0, 2)) and old.closed)
+        assert thread.is_alive()
+        back.addresses = *back.addresses[:3], ("", 0)
+        thread.join(60)
+        assert not thread.is_alive()
+        assert back.mix_links.keys() == {0, 2}
+
+
 def test_a_link_for_mixes_is_refused_where_there_are_none(met: Callable[[bool], list[PeerLinks]]) -> None:
     links = met(False)
-    address = links[0]._dialled[0][0]
+    address = links[0].addresses[0]
     with Link.connect(address, SECRET, {"what": MIX, "host": 3}, 60.0) as link:
         until(lambda: link_is_closed(link))
     assert not links[0].mix_links

@@ -49,6 +49,8 @@ TO_AGENTS: dict[str, tuple[str, dict[str, Any], bytes]] = {
     "a model in the place of a row": ("piece", {"name": "row", "rank": 0, "at": 0}, bytes(4)),
     "a mean of its own": ("piece", {"name": "mean", "rank": 1, "at": 0}, bytes(4)),
     "what its own learners show": ("shown", {"rank": 1, "at": 0}, bytes(4)),
+    "the state of a learner of others": ("given", {"rank": 0, "at": 0, "last": True}, bytes(4)),
+    "a state without its beginning": ("given", {"rank": 1, "at": 4, "last": True}, bytes(4)),
     "a heartbeat with half a voter": (
         "beat",
         {"sent": 1.0, "views": [{"number": [0, 1], "voters": [{"rank": 0, "life": "a"}]}]},

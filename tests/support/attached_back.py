@@ -25,6 +25,7 @@ from support.until import until
 EXAMPLES, BATCH, EPOCHS, FATAL, MET, RATE = 90, 4, 3, 2, 5, 0.05
 VICTIM = int(os.environ.get("VICTIM", "1"))
 """The victim dies before its gradient in step FATAL of the first epoch, counted from 0; the others meet before MET."""
+PEERS = [one for one in os.environ.get("ROUNDELAY_PEERS", "").split(",") if one]
 DATA = TensorDataset(torch.arange(EXAMPLES), torch.linspace(-1, 1, EXAMPLES)[:, None] ** torch.arange(5))
 
 
@@ -61,17 +62,24 @@ def meet_without_it(session: Session, folder: Path) -> None:
     assert VICTIM not in session.living
 
 
+def lose(whole_host: bool) -> None:
+    if whole_host:
+        os.kill(host_process().process.pid, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(strategy: str, folder: Path, how: str) -> None:
     model, optimizer = made()
     if how == "later" and (folder / "died").exists() and roundelay.rank() == VICTIM:
         until((folder / "wanted").exists, seconds=100.0)
-    session = roundelay.attach(model, optimizer, strategy, on_death="go-on", patience=60)
+    hosts = {"listen": PEERS[roundelay.rank()]} if PEERS else {}
+    session = roundelay.attach(model, optimizer, strategy, on_death="go-on", patience=60, hosts=hosts)
     whole_host = session._learner._host_process is not None and os.environ["LOCAL_WORLD_SIZE"] == "1"
     if session.came_back and how == "again" and not (folder / "again").exists():
         (folder / "again").touch()
         others = set(range(session.learners)) - {VICTIM}  # one that sees it dead already would meet once more, alone
         until(lambda: all((folder / f"seen by {rank}").exists() for rank in others), seconds=100.0)
-        os.kill(os.getpid(), signal.SIGKILL)
+        lose(whole_host)
     sampler = session.sampler(DATA, batch_size=BATCH)
     loader: DataLoader[Any] = DataLoader(DATA, batch_sampler=sampler, num_workers=0)
     trained: list[list[int]] = [[] for _ in range(EPOCHS)]
@@ -81,9 +89,7 @@ def main(strategy: str, folder: Path, how: str) -> None:
             if not session.came_back and epoch == 0:
                 if session.rank == VICTIM and step == FATAL:
                     (folder / "died").write_text(json.dumps(trained[0]))
-                    if whole_host:
-                        os.kill(host_process().process.pid, signal.SIGKILL)
-                    os.kill(os.getpid(), signal.SIGKILL)
+                    lose(whole_host)
                 if step == MET and how in ("comes", "again"):
                     meet_until_it_is_back(session, folder)
             if how == "later" and not session.came_back and (epoch, step) == (1, MET):

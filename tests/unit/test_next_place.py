@@ -35,6 +35,14 @@ def test_hosts_that_are_lost_already_have_no_place() -> None:
     assert last is None, "nobody has said where it listens"
 
 
+def test_a_host_that_waits_to_be_let_in_leads_after_all_others() -> None:
+    known = KnownHosts(2, 3, ranks=HOSTS, addresses=ADDRESSES)
+    assert known.after() == [0, 1, 2]
+    assert replace(known, let_in=(1, 2, 3)).after() == [1, 2, 0]
+    relayed = [ADDRESSES[0], ("2@10.0.0.2", 501), *ADDRESSES[2:]]
+    assert replace(known, addresses=relayed, let_in=(1, 2, 3)).after() == [2, 1, 0]
+
+
 def test_nobody_leads_in_its_place_where_the_user_names_nobody_or_places_are_open() -> None:
     known = KnownHosts(1, ranks=HOSTS, addresses=ADDRESSES)
     assert led_by_another(replace(place(1), peers=()), known) is None

@@ -22,7 +22,7 @@ from roundelay.runtime.attached.settings import said
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.hosts.options import SessionHostOptions
 from roundelay.runtime.hosts.terms import check_may_be_recorded, check_may_join, differing
-from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns
+from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, SessionRuns, given_name
 from roundelay.runtime.launch.world import World
 from roundelay.runtime.learners_rate import settled
 from roundelay.runtime.procs.coordination.devices import reach_each_other, visible
@@ -127,6 +127,7 @@ class Entrance:
                 on_gpus = device is not None and device.type == "cuda"
                 check_may_be_recorded(terms.strategy, terms.hosts, on_gpus)
         self._place, self._first, self._here, self._session = world.place, world.here[0], world.here, session
+        self._given_name = given_name(world, session)
         self.rank, self.learners, self.strategy, self._terms = world.rank, world.learners, terms.strategy, terms
         self._initial, self._shown, self._device = initial, shown, device
         self.facts: dict[str, Any] = {
@@ -226,6 +227,7 @@ class Entrance:
             on_gpus,
             self._terms.goes_on,
             str(self._terms.record or ""),
+            self._given_name,
         )
         speaker = host_process()
         self.wakes, self.late = speaker.take_part(request, self._file)

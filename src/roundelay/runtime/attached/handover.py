@@ -3,17 +3,20 @@
 A learner that has come back waits to be let in at a meeting. There one that lives gives it what a save would have of
 itself: row, memory, optimizers, buffers, position in the data. The receiver listens at an abstract Unix socket of its
 own; the giver leaves a descriptor of a memory file there and goes on, whatever becomes of the other.
+
+Where nobody of its host lives, a learner of the host that leads gives it, to the process of its own host, which
+receives in the other's place and passes it on (hosts/admission.py).
 """
 
 import os
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self, final
 
-from roundelay.runtime.launch.local_rendezvous import close_all, given_name, peer_user, receive_fact, send_fact
-from roundelay.runtime.launch.world import World
+from roundelay.runtime.launch.local_rendezvous import close_all, peer_user, receive_fact, send_fact
 
 
 class Giver(ABC):
@@ -29,17 +32,22 @@ class Giver(ABC):
         """Return the state that learner `rank` is to begin with, in a meeting."""
 
 
-def give(world: World, session: int, rank: int, state: bytes) -> bool:
-    """Leave the state with learner `rank` of this host, which waits for it; False: it does no more."""
+def give(name: str, rank: int, state: Callable[[], bytes]) -> bool:
+    """Leave the state with whoever receives that of learner `rank` on this host; False: nobody does.
+
+    Args:
+        name: `given_name` of the session.
+        state: is asked for if somebody does.
+    """
     file = os.memfd_create("roundelay-handover", os.MFD_CLOEXEC)
     try:
-        with open(file, "wb", closefd=False) as whole:
-            whole.write(state)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(given_name(world, session, rank))
+            connection.connect(_place(name, rank))
             if peer_user(connection) != os.geteuid():
                 return False
-            send_fact(connection, {"from": world.rank}, file)
+            with open(file, "wb", closefd=False) as whole:
+                whole.write(state())
+            send_fact(connection, {}, file)
     except OSError:
         return False
     finally:
@@ -47,17 +55,21 @@ def give(world: World, session: int, rank: int, state: bytes) -> bool:
     return True
 
 
+def _place(name: str, rank: int) -> str:
+    return f"{name}-{rank}"
+
+
 @final
 class Receiver:
-    """The place where this learner is given its state; use as a context manager.
+    """The place where learner `rank` is given its state; use as a context manager.
 
     Args:
-        session: its number.
+        name: `given_name` of the session.
     """
 
-    def __init__(self, world: World, session: int) -> None:
+    def __init__(self, name: str, rank: int) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(given_name(world, session, world.rank))
+        self._listener.bind(_place(name, rank))
         self._listener.listen()
         self._listener.setblocking(False)
 
@@ -79,10 +91,14 @@ class Receiver:
                     finally:
                         close_all(descriptors)
 
+    def close(self) -> None:
+        """Receive nothing more."""
+        self._listener.close()
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._listener.close()
+        self.close()

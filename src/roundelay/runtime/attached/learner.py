@@ -52,7 +52,7 @@ from roundelay.runtime.base import Counts, parse_straggler, wall_clock
 from roundelay.runtime.clocks import pause
 from roundelay.runtime.deferred import Deferred
 from roundelay.runtime.engine import ClockedEngine
-from roundelay.runtime.launch.local_rendezvous import LocalRendezvous
+from roundelay.runtime.launch.local_rendezvous import LocalRendezvous, given_name
 from roundelay.runtime.launch.world import World, stragglers
 from roundelay.runtime.learner_state import LearnerPlace
 from roundelay.runtime.learners_rate import RateFactor
@@ -120,7 +120,7 @@ class AttachedLearner:
         self._beside: list[BetweenSteps] = []
         self._patience = Patience(world.rank, terms.patience_seconds, self._look)
         session = next(_sessions)
-        self._place, self._here = (world, session), world.here
+        self._several, self._here, self._given_name = world.place is not None, world.here, given_name(world, session)
         entrance = Entrance(world, terms, initial, shown, device, session)
         with LocalRendezvous(world, session, terms.patience_seconds) as rendezvous:
             with entrance.open(rendezvous, self._patience) as access:
@@ -163,26 +163,27 @@ class AttachedLearner:
     def _come_back(self, access: ArenaAccess, rendezvous: LocalRendezvous) -> Sequence[int]:
         """Take this learner's place in a session that runs; ranks that take part in its segment."""
         members, waits = self._members, self._terms.goes_on
-        with Receiver(*self._place) if waits else nullcontext() as receiver:
+        with Receiver(self._given_name, self.rank) if waits else nullcontext() as receiver:
             living = self._around.come_back(members, partial(self._adopt, access), rendezvous.check)
             if receiver is not None:
                 self.given = receiver.take()
                 if not self.given:
-                    raise UserError(
-                        f"rank {self.rank} cannot come back: no learner of its host could give it its state."
-                    )
-                members.begin(self._here)
+                    raise UserError(f"rank {self.rank} cannot come back: no learner could give it its state.")
+                members.begin()
         self._segment = int(self.arena.view(Attendance).met[self.rank]) // 2 + 1
         return living
 
     def _give(self, rank: int) -> bool:
         """Give a learner that comes back the state that it begins with, in a meeting; none, if it cannot be said."""
-        try:
-            state = b"" if self.giver is None else self.giver.state_for(rank)
-        except UserError as error:
-            log.warning("rank %d cannot give its state to rank %d, which comes back: %s", self.rank, rank, error)
-            state = b""
-        return give(*self._place, rank, state)
+
+        def state() -> bytes:
+            try:
+                return b"" if self.giver is None else self.giver.state_for(rank)
+            except UserError as error:
+                log.warning("rank %d cannot give its state to rank %d, which comes back: %s", self.rank, rank, error)
+                return b""
+
+        return give(self._given_name, rank, state)
 
     def _opened(self, access: ArenaAccess, entrance: Entrance, session: int) -> SessionRecord:
         """Return the record of the session, or the one that it repeats."""
@@ -190,7 +191,7 @@ class AttachedLearner:
             access,
             session,
             self._terms.processes,
-            None if self._place[0].place is None else self._here,
+            self._here if self._several else None,
             {name: fact for name, fact in entrance.facts.items() if name != "record"},
             lambda rank: self._members.died(rank, NEEDED),
             self._finish_deferred,

@@ -98,13 +98,13 @@ class Membership:
         """Hold this learner's life; another will say that it lives."""
         self._life.acquire()
 
-    def come_back_at_meeting(self, here: Sequence[int], look_outside: Callable[[], None]) -> None:
+    def come_back_at_meeting(self, look_outside: Callable[[], None]) -> None:
         """Take a dead learner's place among others who wait for each other: say that this one has come back, and wait
-        until they have let it in at a meeting and one of those `here` has begun a step, who are waited for as long as
-        one lives. Nobody waits for this learner. Once it has its state, it is to `begin`.
+        until they have let it in at a meeting and one of them has begun a step, who are waited for as long as one
+        lives. Nobody waits for this learner. Once it has its state, it is to `begin`.
 
         Raises:
-            LearnerDied: none of those `here` lives any more.
+            LearnerDied: none of them lives any more.
         """
         self.hold_life()
         attendance, rounds = self._arena.view(Attendance), self._arena.queue.rounds
@@ -114,7 +114,7 @@ class Membership:
 
         def come() -> bool:
             look_outside()
-            others = self._here_before(here)
+            others = self._before()
             if attendance.let_in[self.rank] != attendance.back[self.rank]:
                 return False
             # Who is between two meetings (an odd number) has begun to count its steps anew.
@@ -122,22 +122,22 @@ class Membership:
 
         replace(self._patience, seconds=math.inf).until(come, "others to let it in at a meeting", (1e-3, 1e-2))
 
-    def begin(self, here: Sequence[int]) -> None:
+    def begin(self) -> None:
         """Begin, having been let in, with the first step of the others."""
-        others = self._here_before(here)  # who has taken it has come to as many as any: some may be about to begin
+        others = self._before()  # who has taken it has come to as many as any: some may be about to begin
         publish(self._met, self.rank, int(self._met[others].max()))
         publish(self._entering, self.rank, 0)
         self._bell.ring()
 
-    def _here_before(self, here: Sequence[int]) -> list[int]:
-        """Return ranks of `here` that live, and have not come back with this learner.
+    def _before(self) -> list[int]:
+        """Return ranks of the others that live, and have not come back with this learner.
 
         Raises:
             LearnerDied: none does.
         """
-        found = [rank for rank in self.meeting if rank in here and rank != self.rank]
+        found = [rank for rank in self.meeting if rank != self.rank]
         if not found:
-            raise LearnerDied(self.rank, "and nobody of its host lives any more in the session it comes back to")
+            raise LearnerDied(self.rank, "and nobody lives any more in the session it comes back to")
         return found
 
     def come_back(self, prepare: Callable[[int], None]) -> None:

@@ -47,8 +47,8 @@ OVER = {
 
 
 Give = Callable[[int], bool]
-"""Gives a learner of this host, in a meeting, the state that it begins with; False: it is not there any more, or nobody
-is let in at this meeting."""
+"""Gives a learner, in a meeting, the state that it begins with; False: nobody receives it here, or nobody is let in at
+this meeting."""
 
 
 class Surroundings(ABC):
@@ -149,7 +149,7 @@ class OneHost(Surroundings):
         self, members: Membership, adopt: Callable[[int], None], look_outside: Callable[[], None]
     ) -> Sequence[int]:
         if self._goes_on:
-            members.come_back_at_meeting(range(self._arena.layout.learners), look_outside)
+            members.come_back_at_meeting(look_outside)
             return self.present
         members.come_back(adopt)
         return members.living
@@ -243,7 +243,8 @@ class SeveralHosts(Surroundings):
         between, rank, attendance = self._between, self._rank, self._arena.view(Attendance)
         between.process[rank] = os.getpid()
         if self._goes_on:
-            members.come_back_at_meeting(self._here, look_outside)
+            self._patience.until(lambda: bool(members.living), "to hear who lives", (1e-3, 1e-2))
+            members.come_back_at_meeting(look_outside)
             return self.present
         members.hold_life()
         comrades = [other for other in members.living if other in self._here and other != rank]
@@ -278,11 +279,11 @@ class SeveralHosts(Surroundings):
         )
 
     def note_present(self, members: Membership, give: Give) -> None:
-        """Do nothing: the first host has said it. Those of this host whom it has let in are given their state."""
+        """Say nothing: the first host has said it. Whom it has let in are given their state, if that is received on
+        this host: by them, or by its process for those of a host on which nobody lives."""
         if self._rank == min(rank for rank in self.taking_part(members) if rank in self._here):
             for rank in members.entering:
-                if rank in self._here:
-                    give(rank)
+                give(rank)
 
     def taking_part(self, members: Membership) -> Sequence[int]:
         present = self._arena.view(Attendance).present

@@ -263,9 +263,10 @@ def returning_name(world: World, number: int) -> str:
     return _socket_name(world, number, " returning")
 
 
-def given_name(world: World, number: int, rank: int) -> str:
-    """Name of the socket at which a learner that comes back to a session is given its state."""
-    return _socket_name(world, number, f" given {rank}")
+def given_name(world: World, number: int) -> str:
+    """Name, before a dash and its rank, of the socket on this host at which a learner that comes back to a session is
+    given its state."""
+    return _socket_name(world, number, " given")
 
 
 def _socket_name(world: World, number: int, purpose: str = "") -> str:

@@ -4,13 +4,18 @@
                   <- hello, built
     rows, welcome ->
     shown, come   ->                   its learners are built, hold their lives, and wait
+    meet          ->                   it has links to the other hosts, where learners wait for each other
                   <- back
     enter         ->                   they live, after the last meeting that was conducted
                   <- columns, entered
 
 Between `enter` and `entered` no meeting is conducted: whoever is let in comes to the next. A learner whose host was not
-lost begins with `back`. Where learners wait for each other, all of this is done when they have come to a meeting, which
-is conducted then (`let_in_at`), and a learner of its host gives it its state (handover.py).
+lost begins with `back`. Where learners wait for each other, the rest is done when they have come to a meeting, which is
+conducted then (`let_in_at`), and in which a learner of its host gives it its state (handover.py); or, where nobody
+lives there, one of this host, to this process:
+
+    given         ->                   it is given its state
+    columns       ->                   of others who have begun, after which it begins too
 """
 
 import threading
@@ -18,13 +23,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import final
 
+from roundelay.runtime.attached.handover import Receiver
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.membership import DIED, HOST_LOST
-from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter
+from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter, Meet, StatePiece
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport.wire import LinkError
+from roundelay.runtime.hosts.transport.wire import Address, LinkError
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.passes import read
+
+GIVEN_PIECE = 1 << 20
+"""Bytes of a learner's state in one message."""
 
 
 @final
@@ -35,14 +44,16 @@ class Admission:
         self._host = host
         self._waiting: dict[int, tuple[RemoteHost, list[int]]] = {}  # by host
         self._entering: RemoteHost | None = None
+        self._receivers: dict[int, Receiver] = {}  # by rank, of whose host nobody lives
 
     @property
     def under_way(self) -> bool:
         """Is a host just being told that its learners may enter?"""
         return self._entering is not None and self._entering.standing != "gone"
 
-    def came(self, remote: RemoteHost) -> None:
-        """Note that a host takes part from now on. One that comes late is told what its learners had done."""
+    def came(self, remote: RemoteHost, others: Sequence[Address]) -> None:
+        """Note that a host takes part from now on. One that comes late is told what its learners had done, and where it
+        finds the `others` that take part."""
         host = self._host
         if not remote.late:
             left = host.attendance.left
@@ -57,6 +68,8 @@ class Admission:
             with suppress(LinkError):
                 host.send_shown(remote.monitored, [source], EVERYONE)
                 remote.monitored.say(ComeBack(), [record])
+                if host.strategy.traits.synchronous:
+                    remote.monitored.say(Meet(tuple(others)))
 
         threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
 
@@ -101,16 +114,44 @@ class Admission:
     def let_in_at(self, meeting: int, cut: int) -> bool:
         """Let in who waits, at a meeting to which all that live have come, if they belong to passes under way, the
         newest of which has begun in segment `cut`. False: a host is just being told."""
-        host, may_come = self._host, self._host.attendance.may_come
-        own = [rank for rank in host.waiting() if may_come(rank, cut)]
+        host, may_come, there = self._host, self._host.attendance.may_come, {*self._host.meeting()}
+        can_give = bool(there & {*host.here})
+        own = [rank for rank in host.waiting() if can_give and may_come(rank, cut)]
         if own:
             host.let_in(own, meeting)
         with host.gate:
             for number, (remote, ranks) in sorted(self._waiting.items()):
                 comes = [rank for rank in ranks if may_come(rank, cut)]
-                if remote.standing == "in" and comes:
+                if remote.standing == "in" and comes and (can_give or there & {*remote.ranks}):
                     del self._waiting[number]
                     self._entering = remote
                     remote.tell(Enter(tuple(comes), meeting, ()))
                     return False
         return True
+
+    def receive(self, entering: Sequence[int], inside: Sequence[RemoteHost]) -> None:
+        """Receive, in a meeting that is about to be conducted, the states of those who are let in on hosts on which
+        nobody comes to it."""
+        there = {*self._host.meeting()}
+        wanted = {rank for one in inside if not there & {*one.ranks} for rank in one.ranks if rank in entering}
+        for rank in self._receivers.keys() - wanted:
+            self._receivers.pop(rank).close()
+        for rank in wanted - self._receivers.keys():
+            self._receivers[rank] = Receiver(self._host.request.given_name, rank)
+
+    def pass_on(self, remote: RemoteHost) -> None:
+        """Pass on states that its learners were given. Before it hears anything of others that was read before: nobody
+        begins a segment before a learner that is let in was given its state.
+
+        Raises:
+            LinkError: it is lost.
+        """
+        for rank in remote.ranks if self._receivers else ():
+            state = self._receivers[rank].take() if rank in self._receivers else b""
+            for at in range(0, len(state), GIVEN_PIECE):
+                piece = state[at : at + GIVEN_PIECE]
+                remote.monitored.say(StatePiece(rank, at, at + len(piece) == len(state)), [piece])
+
+    def close(self) -> None:
+        """Receive nothing more."""
+        self.receive((), ())

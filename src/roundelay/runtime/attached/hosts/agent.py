@@ -1,6 +1,7 @@
 """Agent of a session of attached learners: the process of every host but the first."""
 
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from queue import Empty
 from typing import final
 
 from roundelay.core.errors import UserError
+from roundelay.runtime.attached import handover
 from roundelay.runtime.attached.between_hosts import FIRST_HOST_LOST, place_of_model
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
 from roundelay.runtime.attached.hosts.session_host import SessionHost
@@ -20,7 +22,7 @@ from roundelay.runtime.hosts.control.host_agent import HostAgent
 from roundelay.runtime.hosts.control.lease import Promise, Voter, may_win
 from roundelay.runtime.hosts.control.succession import look_for
 from roundelay.runtime.hosts.transport.heartbeat import Router
-from roundelay.runtime.hosts.transport.wire import LinkError, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import Address, LinkError, LinkTimeout
 from roundelay.runtime.messages import Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.coordination import passes
 from roundelay.runtime.procs.memory.views import NONE
@@ -46,6 +48,9 @@ class SessionAgent(HostAgent):
         """Does this host come back to a session that runs?"""
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # who waits for that, as was said
+        self._to_dial: Sequence[Address] | None = None  # hosts to which this one has no links yet
+        self._dials, self._unreached = False, ""
+        self._given: dict[int, bytearray] = {}  # by rank, of the state of a learner that comes back
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
         self.recent = deque[Given](maxlen=RECENT)
         """Minibatches that learners of this host were given last, in turn."""
@@ -129,6 +134,7 @@ class SessionAgent(HostAgent):
             self._forwarded = {rank: int(host.between.answered[rank]) for rank in host.here}
             read = tuple(host.arena.requests.read[list(host.here)].tolist())
             self._send(messages.Stays(tuple(self.recent), int(host.between.conducted[0]), self.promise.views, read))
+            self._said_back = []
             return True
         return False
 
@@ -174,6 +180,8 @@ class SessionAgent(HostAgent):
                     passes.enter(host.arena, message)
             case messages.CentreAt(rank, made_again):
                 host.centre_is_at(rank, made_again)
+            case messages.StatePiece():
+                self._take_given(message)
             case messages.Leads(sent, views):
                 self.promise.heard(views, boot_clock())
                 self._send(messages.LeaderHeard(sent, self.promise.views[-1].number))
@@ -203,6 +211,16 @@ class SessionAgent(HostAgent):
                 self.recent.append((rank, between.request(rank).key, message.index))
             between.answer(rank, message.number, message.index)
 
+    def _take_given(self, message: messages.StatePiece) -> None:
+        """Take a piece of the state of a learner of this host that comes back, and give it what is complete."""
+        rank, found = message.rank, self._given.setdefault(message.rank, bytearray())
+        if rank not in self._host.here or message.at != len(found):
+            raise InvalidMessage(f"the state of learner {rank} from byte {message.at} on, of which {len(found)} came")
+        found += message.payload
+        if message.last:
+            del self._given[rank]
+            handover.give(self._host.request.given_name, rank, lambda: bytes(found))
+
     # What is done -----------------------------------------------------------------------------------------------------
 
     def _do_next(self, seconds: float) -> bool:
@@ -221,10 +239,14 @@ class SessionAgent(HostAgent):
             case messages.ComeBack():
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True
+                self._dials = host.strategy.traits.synchronous
+            case messages.Meet() if self._dials:
+                self._to_dial = order.addresses
             case messages.Enter():
                 self._let_in(order)
             case messages.MeetingHeld():
-                if self._begun or not order.number:  # else it has come back, and will hear where the others are
+                # One that has come back will hear where the others are.
+                if not self._whole and (self._begun or not order.number):
                     self._begun = True
                     host.turn(order.number, order.present, order.let_in)
             case _:
@@ -244,7 +266,7 @@ class SessionAgent(HostAgent):
         host, number, ranks = self._host, order.number, order.ranks
         if not set(ranks) <= set(host.waiting()):
             raise InvalidMessage(f"learners {ranks} are let in, who do not wait")
-        if self._whole:
+        if self._whole and not host.request.goes_on:  # else they are let in at a meeting, which is just conducted
             host.turn(number, order.present)
         host.let_in(ranks, number)
         self._whole, self._said_back = False, []
@@ -252,17 +274,40 @@ class SessionAgent(HostAgent):
         self._send(messages.Entered())
 
     def _bring_back(self) -> None:
-        """Say who of this host has come back; of a host that was lost all together."""
+        """Say who of this host has come back; of a host that was lost all together, once others can be reached."""
         host, waiting = self._host, self._host.waiting()
-        complete = not self._whole or len(waiting) == len(host.here)
+        complete = not self._whole or (len(waiting) == len(host.here) and not self._dials)
         if complete and waiting and waiting != self._said_back:
             self._said_back = waiting
             self._send(messages.Back(tuple(waiting)))
 
+    def _dial(self) -> None:
+        """Begin to connect to the hosts that take part, of which this one is one again: others wait for what this
+        thread says, and one of them may be lost."""
+        addresses, self._to_dial = self._to_dial, None
+
+        def dial() -> None:
+            try:
+                self._links.meet(addresses or (), again=True)
+                self._dials = False
+            except LinkError as error:
+                self._unreached = str(error)
+            self._wake()
+
+        if addresses is not None:
+            threading.Thread(target=dial, daemon=True, name="dial").start()
+
     def run(self, given_up: Callable[[], bool]) -> None:
-        """Run until all learners of this host have left or `given_up`."""
+        """Run until all learners of this host have left or `given_up`.
+
+        Raises:
+            UserError: this host has come back, and cannot reach another.
+        """
         host = self._host
-        while not host.left and not given_up():
+        while (self._whole or not host.left) and not given_up():
+            if self._unreached:
+                ranks, why = ", ".join(map(str, host.here)), self._unreached
+                raise UserError(f"learners {ranks} cannot come back: {why}. Can all hosts reach each other?")
             heard = host.bell.heard()
             if self._lost and not self._over and not self._finished and self._follow_next():
                 if self.succeeds:
@@ -278,6 +323,7 @@ class SessionAgent(HostAgent):
             if self._generation >= 0:  # the leader knows that this host takes part
                 self._sender.look()
                 self._ask_for_minibatches()
+                self._dial()
                 self._bring_back()
             while self._do_next(0):
                 pass

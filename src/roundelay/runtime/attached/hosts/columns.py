@@ -105,14 +105,15 @@ class SharedColumns:
             SharedTable(shares.terms, stop=None),
             SharedTable(shares.made, published=True),
         ]
-        self._lasting = list(self._seldom)
+        met = SharedTable(attendance.met, published=True)
+        self._lasting = [*self._seldom, met]
         self._seldom.append(SharedTable(arena.optimizer.scalars, stop=None))  # masses, if rows are weighed
         at_steps = [SharedTable(arena.queue.rounds, published=True), SharedTable(votes.cast, published=True)]
         self._alive = SharedTable(arena.liveness.alive, published=True, stop=2)
         at_meetings = [
             SharedTable(attendance.ending, published=True),
             self._alive,
-            SharedTable(attendance.met, published=True),
+            met,
         ]
         self._often = [  # in the order in which they are written
             SharedTable(meetings.kind, axis=1, stop=len(KINDS)),

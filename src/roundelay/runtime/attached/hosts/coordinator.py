@@ -32,7 +32,6 @@ from roundelay.runtime.hosts.control.lease import Views
 from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink
 from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage, Message
 from roundelay.runtime.procs.coordination import passes
@@ -57,7 +56,7 @@ class SessionCoordinator:
         self._host, self._next_look = host, 0.0
         arrivals.session = host.request.number
         self._admission = Admission(host)
-        events = HostEvents(messages.OF_SESSION, self._heard, self._left, self._came)
+        events = HostEvents(messages.OF_SESSION, self._heard, self._left, self._came, host.request.goes_on)
         self._hosts = HostMembership(host, host.links, arrivals, host.place, host.terms, events)
         self._hosts.gate = host.gate
         self._replica = PassReplica()
@@ -74,7 +73,7 @@ class SessionCoordinator:
             frozenset() if before is None else before.ended,
         )
         if before is not None:
-            self._hosts.take_over(before.hosts.own, before.hosts.ranks)
+            self._hosts.take_over(before.hosts)
             self._taking_over = TakingOver(host, before.hosts, before.recent)
         publish(host.between.leads, 0, SINCE_IT_BEGAN if before is None else SINCE_ANOTHER)
         self._senders: dict[int, tuple[RemoteHost, ColumnSender]] = {}
@@ -160,6 +159,7 @@ class SessionCoordinator:
         if self._hands_over:
             self._hosts.let_go()
         self._hosts.close(self._why)
+        self._admission.close()
 
     # What the others say ----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class SessionCoordinator:
         for remote in self._hosts.inside():
             if remote.host not in self._senders or self._senders[remote.host][0] is not remote:
                 others = [rank for rank in range(host.place.learners) if rank not in remote.ranks]
-                send = _sender(remote.monitored)
+                send = self._sender(remote)
                 synchronous = host.strategy.traits.synchronous
                 self._senders[remote.host] = remote, ColumnSender(host.columns, others, synchronous, send)
             try:
@@ -178,7 +178,14 @@ class SessionCoordinator:
         if host.request.outlives_its_leader:
             with host.gate:
                 now = passes.read(host.arena)
-            self._replica.look(self._hosts.inside(), now)
+            self._replica.look(self._hosts.in_turn(), now)
+
+    def _sender(self, remote: RemoteHost) -> Callable[[messages.Columns, bytes], None]:
+        def send(columns: messages.Columns, data: bytes) -> None:
+            self._admission.pass_on(remote)
+            remote.monitored.say(columns, [data])
+
+        return send
 
     def _heard(self, remote: RemoteHost, message: Message) -> None:
         """Take a message, on the thread of that host's link."""
@@ -245,7 +252,9 @@ class SessionCoordinator:
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part from now on."""
-        self._admission.came(remote)
+        there = {self._hosts.own, *(one.host for one in self._hosts.inside())} - {remote.host}
+        addresses = enumerate(self._hosts.addresses())
+        self._admission.came(remote, [at if host in there else ("", 0) for host, at in addresses])
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)
 
@@ -267,7 +276,7 @@ class SessionCoordinator:
         self._leading.begin(self._hosts)
         with host.gate:
             taking.settle()
-            self._taking_over = None
+            self._taking_over, self._hosts.takes_over = None, False
             answers = [(remote, request, self._draw(request)) for remote, request in taking.waiting]
         for remote, request, index in answers:
             remote.tell(messages.Drawn(request.rank, request.number, index))
@@ -306,6 +315,7 @@ class SessionCoordinator:
         if len(kinds) != 1:
             return
         kind, cut = KINDS[kinds.pop()], int(host.attendance.cut[present[0]])
+        self._send_columns()  # who is let in has heard that all have come
         if host.request.goes_on and kind != LAST and not self._admission.let_in_at(number, cut):
             return
         self._send_columns()  # before all hear of the meeting: those who were let in at it live
@@ -327,8 +337,9 @@ class SessionCoordinator:
                 take_mean(host.model, [rows[rank].vector for rank in holders], host.arena.shares(holders))
         host.begin_gatherings()
         let_in = host.entering()
+        self._admission.receive(let_in, hosts.inside())
         held = messages.MeetingHeld(number, tuple(present), tuple(let_in))
-        for remote in sorted(hosts.inside(), key=_may_lead):  # who may lead next is never behind the others
+        for remote in hosts.in_turn():  # who may lead next is never behind the others
             self._tell_meeting(remote, held, kind in WITH_MODEL)
         host.turn(number, present, let_in)
 
@@ -339,12 +350,3 @@ class SessionCoordinator:
                 host.send_model(remote.monitored, remote.ranks)
                 host.send_shown(remote.monitored, [rank for rank in held.present if rank not in remote.ranks])
             remote.monitored.say(held)
-
-
-def _may_lead(remote: RemoteHost) -> tuple[bool, int]:
-    """Return the order in which hosts lead when others are lost, as `KnownHosts.after` has it."""
-    return "@" in remote.hello.address[0], remote.host
-
-
-def _sender(link: MonitoredLink) -> Callable[[messages.Columns, bytes], None]:
-    return lambda columns, data: link.say(columns, [data])

@@ -61,6 +61,7 @@ class SessionRequest:
         on_gpus: learners compute on GPUs.
         goes_on: learners that wait for each other go on without one that dies.
         record: the folder of the script's record, if it is recorded.
+        given_name: of sockets on this host (handover.py).
     """
 
     number: int
@@ -77,6 +78,7 @@ class SessionRequest:
     on_gpus: bool = False
     goes_on: bool = False
     record: str = ""
+    given_name: str = ""
 
     @property
     def layout(self) -> Layout:
@@ -154,5 +156,8 @@ class SessionRequest:
         )
 
 
-PLAIN = ("number", "patience_seconds", "parameters", "shown_bytes", "tensors", "live", "on_gpus", "goes_on", "record")
+PLAIN = (
+    *("number", "patience_seconds", "parameters", "shown_bytes", "tensors"),
+    *("live", "on_gpus", "goes_on", "record", "given_name"),
+)
 """Fields that are in JSON as they are."""

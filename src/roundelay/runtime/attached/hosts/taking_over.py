@@ -36,8 +36,8 @@ class PassReplica:
         self._said = NO_PASSES
 
     def look(self, inside: Sequence[RemoteHost], now: passes.Passes) -> None:
-        """Send it, if something has."""
-        to = min(inside, key=lambda remote: remote.host, default=None)
+        """Send it, if something has, to the first of those `inside`."""
+        to = inside[0] if inside else None
         if to is None:
             return
         if to is not self._to:

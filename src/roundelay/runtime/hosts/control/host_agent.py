@@ -198,10 +198,10 @@ class HostAgent(ABC):
             return
         self._generation, hosts = living.generation, living.hosts
         leader = next((number for number, ranks in enumerate(hosts) if ranks[:1] == (self.hosts.first,)), 0)
-        self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader)
+        self.hosts = replace(self.hosts, ranks=hosts, addresses=living.addresses, leader=leader, let_in=living.let_in)
         self._links.leader = leader
         self._note_lives(living.alive)
-        self._links.endpoint.peers(living.addresses, hosts)
+        self._links.peers(living.addresses, hosts)
 
     @abstractmethod
     def _note_lives(self, alive: Sequence[int]) -> None:

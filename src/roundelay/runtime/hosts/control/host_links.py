@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 from roundelay.runtime.base import wall_clock
+from roundelay.runtime.clocks import pause
 from roundelay.runtime.hosts.exchange.endpoint import ExchangeEndpoint
 from roundelay.runtime.hosts.mean_transports.group import GroupOptions
 from roundelay.runtime.hosts.mean_transports.libraries import check_library
@@ -13,7 +14,7 @@ from roundelay.runtime.hosts.means import HostMeans, MeanLinks
 from roundelay.runtime.hosts.terms import CHAIN, MIX, HostTerms, PeerHello, identity
 from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
-from roundelay.runtime.hosts.transport.wire import Address, Link, LinkOptions, LinkTimeout
+from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
@@ -24,7 +25,8 @@ DIAL_SECONDS = 1.0
 
 class PeerLinks:
     """This host's links under a synchronous strategy: a chain for means, and, where that is asked for, a link between
-    any two for mixes. Those to hosts before it are dialled, those to hosts after it are accepted by the router.
+    any two for mixes. Those to hosts before it are dialled, those to hosts after it are accepted by the router. A host
+    that was lost and comes back dials all others, for mixes; other chains are made where hosts are lost anyway.
 
     Args:
         hosts: the ranks of each, in rank order; this one is number `host` of them.
@@ -49,7 +51,9 @@ class PeerLinks:
         self._links: dict[str, dict[int, Link]] = {CHAIN: {}, MIX: {}}
         self._chains: dict[int, tuple[tuple[int, int], Link]] = {}  # by host, the newest of its own, and of which chain
         self._past: list[Reading] = []  # of links of chains that are no more
-        self._dialled: tuple[Sequence[Address], bytes, float] = ((), b"", 0.0)
+        self._dialled: tuple[bytes, float] = (b"", 0.0)
+        self.addresses: Sequence[Address] = ()
+        """At which hosts listen, as was heard last; ("", 0) where one is lost."""
         self._lock = threading.Lock()
         for role in self._links:
             router.give(role, self._take)
@@ -66,7 +70,8 @@ class PeerLinks:
 
     def _take(self, link: Link) -> None:
         hello, later = PeerHello.of(link), range(self.host + 1, len(self.hosts))
-        number, mixes = hello.number if hello.what == CHAIN else None, later if self.mixes else ()
+        others = {*range(len(self.hosts))} - {self.host}
+        number, mixes = hello.number if hello.what == CHAIN else None, others if self.mixes else ()
         if hello.host not in (mixes if hello.what == MIX else later[:1] if number is None else later):
             link.blame(f"comes for {hello.what!r} as host {hello.host}, which is not expected here")
         elif number is not None:
@@ -100,7 +105,7 @@ class PeerLinks:
                     expected=identity(self.hosts[host][0]),
                 )
                 self._add(role, host, link)
-        self._dialled = addresses, secret, seconds
+        self.addresses, self._dialled = addresses, (secret, seconds)
         later = range(self.host + 1, len(addresses))
 
         def missing() -> list[int]:
@@ -109,6 +114,41 @@ class PeerLinks:
 
         if not until(lambda: not missing(), seconds):
             raise TimeoutError(f"host {self.host} has waited {seconds:.0f} s for links from hosts {missing()}")
+
+    def dial_again(self, addresses: Sequence[Address], secret: bytes, seconds: float) -> None:
+        """Connect to all hosts that have an address here, but for those that are lost meanwhile: this host was.
+
+        Raises:
+            LinkError: one lives and does not answer within `seconds`.
+        """
+        self._dialled, deadline = (secret, seconds), wall_clock() + seconds
+        for host, address in enumerate(addresses):
+            while address[1] and self.addresses[host] == address:
+                try:
+                    link = self._connect(MIX, host, address)
+                except LinkError:
+                    if wall_clock() > deadline:
+                        raise
+                    pause(DIAL_SECONDS / 10)
+                    continue
+                self._add(MIX, host, link)
+                break
+
+    def _connect(self, role: str, host: int, address: Address, number: tuple[int, int] | None = None) -> Link:
+        """Connect to a host, that is tried for DIAL_SECONDS.
+
+        Raises:
+            LinkError: it does not answer, or somebody else does.
+        """
+        return Link.connect(
+            address,
+            self._dialled[0],
+            PeerHello(role, self.host, number).said,
+            self._patience,
+            options=LinkOptions(self._encrypts),
+            within=DIAL_SECONDS,
+            expected=identity(self.hosts[host][0]),
+        )
 
     def _renew(self, host: int, number: tuple[int, int], link: Link) -> None:
         """Put a link to a host for a chain in the place of another."""
@@ -127,21 +167,13 @@ class PeerLinks:
             LinkError: the one before does not answer.
             TimeoutError: the one after does not come.
         """
-        addresses, secret, seconds = self._dialled
+        seconds = self._dialled[1]
         deadline, number = wall_clock() + seconds, ends.number
         before: Link | None = None
         while ends.before is not None and before is None:
             ends.check()
             try:
-                before = Link.connect(
-                    addresses[ends.before],
-                    secret,
-                    PeerHello(CHAIN, self.host, ends.number).said,
-                    self._patience,
-                    options=LinkOptions(self._encrypts),
-                    within=DIAL_SECONDS,
-                    expected=identity(self.hosts[ends.before][0]),
-                )
+                before = self._connect(CHAIN, ends.before, self.addresses[ends.before], ends.number)
             except LinkTimeout:
                 if wall_clock() > deadline:
                     raise
@@ -205,14 +237,21 @@ class HostLinks:
             patience, largest = self._terms.host_patience, 4 * parameters
             self._peers = PeerLinks(self._router, hosts, host, patience, largest, self._all_to_all, self._terms.encrypt)
 
-    def meet(self, addresses: Sequence[Address]) -> None:
-        """Connect to all other hosts, under a synchronous strategy.
+    def meet(self, addresses: Sequence[Address], again: bool = False) -> None:
+        """Connect to all other hosts, under a synchronous strategy; `again`: they have met, and this one was lost.
 
         Raises:
             LinkError, TimeoutError: one cannot be reached, or does not come.
         """
         if self._peers is not None:
-            self._peers.dial(addresses, self._place.secret, self._terms.patience_seconds)
+            dial = self._peers.dial_again if again else self._peers.dial
+            dial(addresses, self._place.secret, self._terms.patience_seconds)
+
+    def peers(self, addresses: Sequence[Address], hosts: Sequence[Sequence[int]]) -> None:
+        """Note addresses and ranks of hosts, as `ExchangeEndpoint.peers`."""
+        if self._peers is not None:
+            self._peers.addresses = addresses
+        self.endpoint.peers(addresses, hosts)
 
     def begin_part(self, arena: Arena, part: int) -> None:
         """Begin a part of a segment, whose number no other part has: learners of this host, none of whom has begun it,
@@ -224,7 +263,8 @@ class HostLinks:
             return
         goes_on = self._terms.on_death == "go-on"
         opens = links.open_chain if goes_on and links.mix_links else None
-        by = MeanLinks(links.hosts, links.host, links.chain, links.mix_links, opens, lambda: self.leader)
+        mix_links = dict(links.mix_links)  # with whom takes part: who comes back meanwhile does so in a later part
+        by = MeanLinks(links.hosts, links.host, links.chain, mix_links, opens, lambda: self.leader)
         codec, seconds = self._terms.codec, self._terms.patience_seconds
         self._means = HostMeans(arena, by, part, self._note_trouble, codec, self._group(links), seconds)
         self._means.start()

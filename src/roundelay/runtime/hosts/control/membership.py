@@ -23,6 +23,7 @@ from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.division import Division, HostShards, disagreement
 from roundelay.runtime.hosts.control.host_links import HostLinks
 from roundelay.runtime.hosts.control.peers import LocalLearners, RemoteHost
+from roundelay.runtime.hosts.control.succession import KnownHosts, turn
 from roundelay.runtime.hosts.terms import HostTerms, JoinHello, differences, fingerprint
 from roundelay.runtime.hosts.transport.heartbeat import MonitoredLink, until
 from roundelay.runtime.hosts.transport.traffic import Reading, TrafficCounters
@@ -46,12 +47,14 @@ class HostEvents:
         message: for each of these, from that host's thread.
         left: when a host is gone, and why, from any thread; how many minibatches come back from it for others.
         came: for each host that takes part from now on; says that its learners live, or will.
+        takes_back: a host that was lost may come back also where learners wait for each other.
     """
 
     kinds: Sequence[type[Message]]
     message: Callable[[RemoteHost, Message], None]
     left: Callable[[RemoteHost, str], int]
     came: Callable[[RemoteHost], None]
+    takes_back: bool = False
 
 
 @final
@@ -87,16 +90,20 @@ class HostMembership:
         self._generation = 0
         self._begun = False  # all have come
         self._complete = False  # and have been let in
+        self._let_in: set[int] = set()  # hosts that were, and are not lost
+        self.takes_over = False
+        """Is this host about to lead in the place of another? Whoever comes back waits until it does."""
         self.own = 0
         """Number of this host."""
         self.division = Division(self.shards)
         self.traffic = TrafficCounters(self.own, self._readings)
         """Of all links of this host."""
 
-    def take_over(self, own: int, hosts: Sequence[Sequence[int]]) -> None:
-        """Go on in the place of another: these are the hosts, and this is number `own` of them."""
-        self.own, self.hosts, self._begun = own, [tuple(ranks) for ranks in hosts], True
-        self._complete = True
+    def take_over(self, known: KnownHosts) -> None:
+        """Go on in the place of another, as all have heard of it last."""
+        self.own, self.hosts, self._begun = known.own, [tuple(ranks) for ranks in known.ranks], True
+        self._let_in = {*known.let_in}
+        self._complete = self.takes_over = True
 
     # The beginning ----------------------------------------------------------------------------------------------------
 
@@ -139,6 +146,7 @@ class HostMembership:
                 self.attend()
             if wall_clock() > deadline:
                 raise self._incomplete(missing)
+        self._let_in = {*range(len(self.hosts))}
         self._complete, self.lost = True, []  # who was started again meanwhile is not missed
 
     def _incomplete(self, missing: Sequence[int]) -> UserError:
@@ -264,6 +272,17 @@ class HostMembership:
         """Return hosts that take part."""
         return [remote for remote in self._remotes.values() if remote.standing == "in"]
 
+    def in_turn(self) -> list[RemoteHost]:
+        """Return hosts that take part, in the order in which they would lead when others are lost."""
+        return sorted(self.inside(), key=lambda one: turn(self._let_in, one.host, one.hello.address))
+
+    def _note_let_in(self) -> None:
+        """Note which hosts are lost, and where learners live that came late."""
+        alive, there = self._local_runtime.arena.liveness.alive, {self.own, *(remote.host for remote in self.all())}
+        lives = {remote.host for remote in self.inside() if alive[list(remote.ranks)].any()}
+        if self._complete:
+            self._let_in = lives | (self._let_in if self.takes_over else self._let_in & there)
+
     def who_waits(self) -> str:
         """Return a table of what every learner is doing, as far as it is known here."""
         here, now = activity.HostActivity.of(self._local_runtime.arena, self._place.ranks), activity.milliseconds()
@@ -362,23 +381,25 @@ class HostMembership:
         with self.gate:
             for remote in self.all():
                 built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
-                lost = remote.late and self._local_runtime.arena.requests.centre[0] == NONE  # what it would begin with
-                if built and not lost and self._has_its_shards(remote):
+                lost = self._local_runtime.arena.requests.centre[0] == NONE  # what it would begin with
+                waits = remote.late and (lost or self.takes_over)
+                if built and not waits and self._has_its_shards(remote):
                     self._welcome(remote)
                 if remote.standing == "ready":
                     remote.standing = "in"
                     self._events.came(remote)
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
-            inside = [remote.host for remote in self.inside()]
-            now: list[object] = [self._local_runtime.arena.liveness.alive.tolist(), self.addresses(), inside]
+            self._note_let_in()
+            inside, let_in = [remote.host for remote in self.inside()], tuple(sorted(self._let_in))
+            now: list[object] = [self._local_runtime.arena.liveness.alive.tolist(), self.addresses(), inside, let_in]
             if now == self._told:
                 return
             self._told, self._generation = now, self._generation + 1
         alive, where = tuple(self._local_runtime.arena.liveness.alive.tolist()), tuple(self.addresses())
-        self._links.endpoint.peers(where, self.hosts)
-        for remote in self.inside():
-            remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts)))
+        self._links.peers(where, self.hosts)
+        for remote in self.in_turn():
+            remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts), let_in))
 
     def _come_back(self, monitored: MonitoredLink) -> None:
         """Let a host come back that was lost, or is not missed yet."""
@@ -390,7 +411,8 @@ class HostMembership:
             if new and taken & {*remote.ranks}:
                 raise self._refuse(remote, f"it comes with learners {remote.ranks}, but hosts have {self.hosts}")
             begun = self._complete or new  # who is started again before that takes its place as if it came first
-            if begun and not remote.hello.stays and (traits.synchronous or self._terms.on_death == "stop"):
+            needed = traits.synchronous and (new or not self._events.takes_back)
+            if begun and not remote.hello.stays and (needed or self._terms.on_death == "stop"):
                 under = label if traits.synchronous else "--on-death stop"
                 raise self._refuse(
                     remote,

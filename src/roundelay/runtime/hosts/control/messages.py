@@ -145,12 +145,13 @@ class HostRefused(Message, kind="refused"):
 
 
 class Living(Message):
-    """Learners that live, and addresses of hosts."""
+    """Learners that live, addresses of hosts, and which of them were let in."""
 
     generation: int
     alive: tuple[Bit, ...]
     addresses: tuple[Address, ...]
     hosts: tuple[tuple[Rank, ...], ...]
+    let_in: tuple[int, ...] = ()
 
 
 class Leads(Message, kind="beat"):
@@ -246,6 +247,14 @@ class ComeBack(Message, kind="come"):
     """A record of what learners of a host that comes back had done, beside it."""
 
 
+class StatePiece(Message, kind="given"):
+    """A piece of the state that a learner which comes back is given, beside it; at its offset in bytes."""
+
+    rank: Rank
+    at: int
+    last: bool
+
+
 class Enter(Message):
     """Learners that have come back are let in, after this meeting."""
 
@@ -297,4 +306,4 @@ OF_SESSION = (Columns, Shown, LeaderHeard, Back, Entered, DrawRequest, Stays)
 TO_ALL = (Common, Welcome, HostRefused, Living, Meet, Give, End, Piece)
 """Messages that host_agent.py hears of the host that leads; the rest is for the agent of a run or of a session."""
 TO_RUN = (PartOrder, LeasesGiven, Hold, Stop, Load, FilePiece)
-TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, CentreAt, ComeBack, Enter, MeetingHeld)
+TO_SESSION = (Columns, Shown, Leads, Drawn, Passes, CentreAt, ComeBack, StatePiece, Enter, MeetingHeld)

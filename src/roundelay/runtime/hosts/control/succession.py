@@ -12,7 +12,7 @@ end with it. A run of `roundelay train` begins anew from its last checkpoint, as
 only when the leader has surely ended; the next host has a copy of that checkpoint (copies.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -36,6 +36,7 @@ class KnownHosts:
         ranks: of each host.
         addresses: at which they listen; ("", 0) where one is lost.
         life: of the leader's process.
+        let_in: hosts that were; others have come back and wait. None: all were.
     """
 
     own: int = -1
@@ -44,11 +45,18 @@ class KnownHosts:
     ranks: Sequence[Sequence[int]] = ()
     addresses: Sequence[Address] = ()
     life: str = ""
+    let_in: Collection[int] = ()
 
     def after(self) -> list[int]:
-        """Hosts that may lead next, the first one first. Those behind a relay come last: it may be gone."""
+        """Hosts that may lead next, the first one first."""
         left = [host for host, address in enumerate(self.addresses) if address[1] and host != self.leader]
-        return sorted(left, key=lambda host: "@" in self.addresses[host][0])
+        return sorted(left, key=lambda host: turn(self.let_in, host, self.addresses[host]))
+
+
+def turn(let_in: Collection[int], host: int, address: Address) -> tuple[bool, bool, int]:
+    """Return the turn of a host to lead, less than that of those after it. Those behind a relay come late, for it may
+    be gone, and last those that have come back and wait to be let in: nobody trains there."""
+    return bool(let_in) and host not in let_in, "@" in address[0], host
 
 
 def look_for(voter: Voter, place: HostPlace, terms: HostTerms) -> PeerState:

@@ -186,7 +186,7 @@ class CommunicatorAgreement:
             return ReadyForMeans(self._part.number, progress, max(self._terms.number, self._broken, *heard, 0))
 
     def _invite(self, ready: ReadyForMeans) -> CommunicatorTerms:
-        everybody = range(len(self._links) + 1)
+        everybody = sorted({*self._links, self._host})
 
         def missing() -> list[int]:
             return [host for host in everybody if host not in self._come and not self._gone([host])]
