@@ -27,7 +27,7 @@ from roundelay_lab.namespaces.hosts import Hosts
 
 SCRIPT = Path(__file__).with_name("icefall_an4.py")
 NOT_FINITE = "Too many grads were not finite"
-"""What the recipe's optimizer says when it gives up."""
+"""Last words of the recipe's optimizer when it gives up."""
 START = 120.0
 """Seconds in which learners must have begun, and by which they may be late."""
 

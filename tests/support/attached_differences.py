@@ -266,6 +266,7 @@ def on_one_host() -> None:
         not_finite(strategy)
         frozen_later(strategy)
         idle(strategy)
+    idle("adpsgd,weights=equal")
     for how in ("backward", "gradient", "zero", "nothing"):
         without_gradient("adpsgd", how)
     unclosed()
