@@ -45,6 +45,7 @@ def values(model: nn.Module) -> list[float]:
 
 def meet_until_it_is_back(session: Session, folder: Path) -> None:
     """Meet, all equally often: who is let in at a meeting lives for all from then on, until it dies."""
+    until(lambda: VICTIM not in session.living, seconds=100.0)  # else one that has not heard yet would not meet
     while VICTIM not in session.living:
         session.meet()
         pause(0.02)
