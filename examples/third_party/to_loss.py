@@ -143,7 +143,7 @@ def reach(curve: list[dict[str, float]], target: float) -> float | None:
 
 
 def table(options: argparse.Namespace, alone: list[Cell], finite: list[Cell], best: Cell, cells: list[Cell]) -> str:
-    """The table, in Markdown; `finite` are those alone that did not diverge."""
+    """Return the table, in Markdown; `finite` are those alone that did not diverge."""
 
     def curve(cell: Cell) -> dict[str, Any]:
         return json.loads((cell.place(options.out) / "curve.json").read_text())
