@@ -134,7 +134,7 @@ def _chosen_here(
     resume: Path | None,
     options: Mapping[str, Any],
 ) -> Chosen:
-    """Return it in the first process of a learner; there may be `processes` among the options."""
+    """Return what `chosen_strategy` does, in a learner's first process; `options` may have a number of `processes`."""
     if resume is not None and (found := find(resume, world.rank, world.learners)) is not None:
         meta = read_meta(found.paths[0])
         strategy = make_strategy(meta["strategy"], meta["options"])

@@ -107,7 +107,7 @@ class PairAverages(Asynchronous):
     """
 
     weights: Weights = "auto"
-    """Of rows in exchanges: equal, or progress, by the recent steps of their learners, so that a slow one has less say;
+    """Weights of rows in exchanges: equal, or progress, by recent steps of their learners, so a slow one has less say;
     auto for progress under training.rate gain and fastest where learners have a minibatch each, equal elsewhere."""
 
     @property

@@ -41,7 +41,7 @@ class GasLoC(OuterMomentum, Gossip, Blocks):
     rate: Positive | None = None
     momentum: ShareBelowOne = 0.9
     accelerated: Literal["proposed", "mixed"] = "proposed"
-    """Of what the outer momentum is, each learner's proposal, or what gossip has made of it (mixed)."""
+    """Models whose change the outer momentum follows, learners' proposals, or what gossip has made of these (mixed)."""
 
     name: ClassVar[str] = "gasloc"
     memory: ClassVar[tuple[str, ...]] = ("outer_anchor", "outer_before")

@@ -37,7 +37,7 @@ class Rennala(Strategy):
     batch: Count | None = None
     """Reports of one point by whose mean the centre moves; null for as many as learners."""
     rate: Positive = 1.0
-    """Of the centre's moves."""
+    """Rate of the centre's moves, as a share of the mean of its reports."""
     stale: bool = False
     """Take reports from points that the centre has left, too."""
 

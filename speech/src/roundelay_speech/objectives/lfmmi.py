@@ -77,7 +77,7 @@ class LfMmi(Objective):
 
     name: Literal["lfmmi"] = field(default="lfmmi", kw_only=True)
     order: Annotated[int, Bounds(least=3, most=4)] = 4
-    """Of the language model of phones, 3 or 4."""
+    """Order of the language model of phones, 3 or 4."""
     least: NonNegative = 20.0
     """Times that a history of more than two phones must be said to be told from shorter ones."""
     l2: NonNegative = 1e-4

@@ -32,7 +32,7 @@ class Init:
     """Model that the run starts from (`train --init`), a run directory, a packed model, a model.safetensors or a
     checkpoint; null for one of its own."""
     which: Literal["final", "best"] = "final"
-    """Of a run directory, its final model or its best checkpoint so far."""
+    """Model taken of a run directory, its final one or its best checkpoint so far."""
     output: Literal["keep", "new"] = "keep"
     """Keep the output layer of init.model, which needs the same tied states, or draw a new one."""
     first: FirstPhase = FirstPhase()

@@ -94,7 +94,7 @@ class UnitsConfig(ABC):
     """A kind of units: the section `units` of a recipe, a frozen dataclass whose first field is `name`."""
 
     name: str
-    """Of objectives that need no alignment, what transcripts are written in (`roundelay list units`,
+    """Units that transcripts are written in, for objectives that need no alignment (`roundelay list units`,
     docs/objectives.md)."""
 
     @abstractmethod

@@ -49,7 +49,7 @@ class CtcGraph(GraphKind):
     spelled: bool = False
     """Words are said as they are spelled, by characters."""
     boundary: str | None = None
-    """With decode.graph.spelled, the unit behind every word; null for none."""
+    """Unit behind every word, with decode.graph.spelled; null for none."""
     search: Literal["words", "greedy", "prefixes"] = "words"
     """Words of the lexicon by the language model; or what the units spell without either, greedy (best column of every
     frame) or prefixes (most probable row of units)."""
