@@ -38,7 +38,7 @@ SELDOM = 100.0
 MOST_MEASURED = 8
 """Learners with which an edge is measured where theory does not say it: it hardly depends on their number."""
 EDGE_ROUNDS, EDGE_COORDINATES = 150, 1024
-"""Of a measured edge; with a period fewer exchanges, since each takes as many steps."""
+"""Size of the measurement of an edge; with a period fewer exchanges, since each takes as many steps."""
 
 
 @final

@@ -19,7 +19,7 @@ from roundelay.runtime.sim.cluster import Compute, Node, VirtualCluster, Virtual
 WARM, LONGEST_SECONDS, MOST_STEPS = 2, 3.0, 20
 """Steps that do not count; a probe ends after so many seconds or steps."""
 INPUTS, OUTPUTS, HIDDEN_LAYERS = 440, 2000, 5
-"""Of the network that stands for a model of which only the number of parameters is known."""
+"""Sizes of the network that stands for a model of which only the number of parameters is known."""
 COPIED = 1 << 23
 """Elements copied to see how fast memory is."""
 PAYLOAD = 1448 / 1514

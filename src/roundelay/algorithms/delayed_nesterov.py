@@ -39,7 +39,7 @@ class OuterReport:
     """Version of the centre that the learner has read: the number of reports before it."""
     decay: float = 0.0
     cutoff: float = 0.0
-    """Of the weight of reports by their age; 0: all weigh alike, and none is too old."""
+    """Age, in outer steps, from which a report weighs nothing; 0: none is too old."""
     keep: float = -1.0
     """Cosine between a report and the momentum below which it is turned; -1: none is."""
 

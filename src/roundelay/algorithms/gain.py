@@ -37,17 +37,17 @@ from torch import Tensor
 PERIOD: Final = 8
 """A pair of gradients is taken of so many steps."""
 EARLY: Final = 32
-"""Of the first so many steps every pair is taken."""
+"""Every pair of the first so many steps is taken."""
 UNKNOWN: Final = 2
 """Before any pair is seen, gradients are taken to be all signal; that counts as so many pairs."""
 FREE: Final = -0.05
-"""Of the squares, `g h` at a rate that is not limited by curvature."""
+"""Share `g h` of the squares at a rate that is not limited by curvature."""
 FULL: Final = -0.1
-"""Of the squares, `g h` at a rate that is not to be enlarged any more."""
+"""Share `g h` of the squares at a rate that is not to be enlarged any more."""
 PAIRS_KEPT: Final = 5
 """The last so many pairs count, about."""
 RETURN: Final = 0.1
-"""Of a gain, what a pair gives back at most: at first all of it is withheld."""
+"""Share of a gain that a pair gives back at most: at first all of it is withheld."""
 NOISE_SCALARS: Final = ("noise share", "noise pairs", "noise kept", "noise free")
 """Numbers that an estimate consists of: the mean of 1 - g h / ((g g + h h) / 2), the pairs seen, the step after the one
 whose gradient is kept, and the share of a gain that curvature leaves."""

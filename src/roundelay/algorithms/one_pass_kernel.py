@@ -9,7 +9,7 @@ from torch import Tensor
 from roundelay.algorithms.one_pass import StepNumbers
 
 ELEMENTS = 1024
-"""Of a program."""
+"""Elements that one program takes."""
 
 
 @triton.jit  # type: ignore[untyped-decorator,unused-ignore]

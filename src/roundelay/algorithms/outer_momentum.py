@@ -28,8 +28,8 @@ from torch import Tensor
 from roundelay.algorithms.averaging import pair_average_
 
 LARGEST_RATE = 0.7
-"""Of DiLoCo's outer step, unless a larger one is given. With an outer momentum of 0.9 it bears a learning rate x
-curvature of 1.36 / rate at period 1 (docs/stability.md): 1.94 with this one, so nearly the 2 of plain SGD."""
+"""Largest rate of DiLoCo's outer step, unless a larger one is given. With an outer momentum of 0.9 it bears a learning
+rate x curvature of 1.36 / rate at period 1 (docs/stability.md): 1.94 with this one, so nearly the 2 of plain SGD."""
 
 
 def settle_outer(momentum: float, rate: float | None, shortfall: float) -> float:

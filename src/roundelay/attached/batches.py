@@ -28,7 +28,7 @@ ORDERING = ("batch_sampler", "sampler", "dataset")
 DEALS = ("world_size", "num_replicas")
 """Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
 LEVELS, ITEMS = 4, 256
-"""Of a batch, so much goes into its fingerprint: levels of containers, and items of each."""
+"""Part of a batch that goes into its fingerprint: levels of containers, and items of each."""
 
 
 @final

@@ -49,7 +49,7 @@ class PassLeft:
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Of one learner in one sampler.
+    """Position of one learner in one sampler.
 
     Attributes:
         dataset: examples in it.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from roundelay.attached.compiled import CompiledCalls, left_alone
 
 TENSORS, BYTES, DEPTH = 4, 2**20, 4
-"""Of a module's inputs, so many tensors are looked at, so many bytes of each, in lists and dicts so deep."""
+"""Tensors of a module's inputs that are looked at, bytes of each, and depth of lists and dicts."""
 _hooks_of, _with_names_of = attrgetter("_forward_pre_hooks"), attrgetter("_forward_pre_hooks_with_kwargs")
 
 

@@ -25,7 +25,7 @@ from roundelay.strategies.slowmo import SlowMo
 HOW = ("foreach", "fused", "capturable", "differentiable")
 """Options that say how an update is computed, not which."""
 NumberPlace = tuple[int, str, int]
-"""Of a number: its parameter group among all, the option, and its place in it; -1: it is the option."""
+"""Place of a number: its parameter group among all, the option, and its place in it; -1: it is the option."""
 
 
 def settings_of(optimizers: Sequence[Optimizer], module: nn.Module) -> dict[str, Any]:

@@ -31,7 +31,7 @@ ROUNDED = (torch.bfloat16, torch.float16)
 _gradient_of, _layout_of, _DENSE = attrgetter("grad"), attrgetter("layout"), frozenset([torch.strided])
 
 LISTED_CHARACTERS = 300_000
-"""Of the longest list that learners show each other; a checksum stands for a longer one."""
+"""Characters of the longest list that learners show each other; a checksum stands for a longer one."""
 
 
 def module_facts(module: nn.Module) -> dict[str, list[str]]:

@@ -52,7 +52,7 @@ def look_for(directory: Path, wanted: Fitting) -> FoundSave | None:
 
 
 class SessionSaves(Giver):
-    """Of one session. What a learner that comes back is given is what a save would have of the one that gives it.
+    """Saves of one session. What a learner that comes back is given is what a save would have of the one that gives it.
 
     Args:
         wanted: facts that saves and this session agree on.

@@ -130,7 +130,7 @@ Views = list[Tensor]
 
 @final
 class RowUpdates:
-    """Of one learner.
+    """Local updates of one learner.
 
     Args:
         views: of the vectors of `place`: snapshot, row, gradient and spare.

@@ -12,7 +12,7 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Nobody watches."""
+    """Progress that is not shown."""
 
     def start(self, what: str, total: int | None = None) -> None: ...
     def advance(self, n: int = 1, note: str = "") -> None: ...

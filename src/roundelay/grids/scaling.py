@@ -127,7 +127,7 @@ class _Work:
     announce: Callable[[str], None]
     interrupt: Interrupt
     place: HostPlace | None = None
-    """Of this host among several."""
+    """Place of this host among several."""
     about: str = ""
     """Digest of the command, of which all hosts have the same."""
 

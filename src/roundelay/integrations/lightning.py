@@ -84,7 +84,7 @@ class RoundelayStrategy(SingleDeviceStrategy):
 
     @property
     def root_device(self) -> torch.device:
-        """Of the devices that Trainer has chosen, this learner's."""
+        """This learner's device, among those that Trainer has chosen."""
         devices = self.parallel_devices or [torch.device("cpu")]
         return devices[self.local_rank % len(devices)]
 

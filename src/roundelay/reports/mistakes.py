@@ -57,7 +57,7 @@ class HeardUtterance:
 Listen = Callable[[Path, str, str], HeardUtterance | None]
 """From a run's folder, a split and an utterance's id to its sound; None: there is none any more."""
 Part = Markup | list[Markup]
-"""Of a section of the page; a list stands side by side where the page is wide enough."""
+"""Part of a section of the page; a list stands side by side where the page is wide enough."""
 Known = Sequence[tuple[Series, list[tuple[ScoredUtterance, ...]]]]
 
 

@@ -22,7 +22,7 @@ MOST_SERIES, MOST_LANES = 6, 8
 WORTH_SAYING = 0.01
 """Share of the time that a learner waits."""
 GRADIENTS = 8
-"""Of the slowest learner, that are shown."""
+"""Gradients of the slowest learner that are shown."""
 WHOLE_WIDTH, HALF_WIDTH = 1120.0, 330.0
 LANE, GAP, NAME = 21.0, 5.0, 22.0  # pixels: from a lane to the next, more after the last, and of the name above
 KIND_WORDS = {

@@ -11,7 +11,7 @@ from roundelay.core.records import SPAN_KINDS
 
 ON_GRADIENT, ON_UPDATE, ON_EXCHANGE, ON_MEAN, ON_MINIBATCH = range(len(SPAN_KINDS))
 MOST_SPANS: Final = 400
-"""Of a lane."""
+"""Most spans that a lane has."""
 SHORTEST: Final = 2e-5
 """Seconds of a span; what is shorter could not be seen."""
 LANE_SEGMENTS: Final = 2

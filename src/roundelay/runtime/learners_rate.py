@@ -45,7 +45,7 @@ def settled(rate: LearnersRate, strategy: Strategy, shared: bool) -> LearnersRat
 
 @final
 class RateFactor:
-    """Of one learner.
+    """Factor on the learning rate of one learner.
 
     Args:
         shared: learners share a round's minibatch; else each has one of its own.

@@ -28,7 +28,7 @@ AT_MOST_EVERY = 1.0
 
 
 class LiveFile:
-    """Of one run. Use it as a context manager: an exception that ends the run is noted.
+    """The `live.json` of one run. Use it as a context manager: an exception that ends the run is noted.
 
     Args:
         folder: of the file.

@@ -182,7 +182,7 @@ class _BesideCentre(StrategyRule):
     minibatches_a_round: int
     learning_rate: float
     share: float
-    """Of a block's distance that is left after a reset of local momentum."""
+    """Share of a block's distance that is left after a reset of local momentum."""
 
     @classmethod
     def is_of(cls, strategy: Any) -> bool:

@@ -132,7 +132,7 @@ class Kept:
 
     @property
     def seconds(self) -> float:
-        """Of all rows."""
+        """Seconds of all rows."""
         return float(sum(one["seconds"] for one in self._done))
 
     def find(self, key: Row) -> Row | None:

@@ -27,7 +27,7 @@ from roundelay.strategies.base import Strategy
 SIMULATED_ROUNDS = 48
 """Minibatches of a learner that are simulated, at least; the first of them should not count for much."""
 FIT_STEPS = 6
-"""Of a fit."""
+"""Steps of a fit."""
 PEAK_FLOPS = {"P100": 10.6e12, "V100": 15.7e12}
 """Operations a second in single precision, by the maker's data sheets."""
 

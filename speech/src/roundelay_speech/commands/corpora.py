@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OWN = ("kaldi", "lhotse")
 """Formats of the user's own recordings."""
 FEW_HOURS = 2.0
-"""Of training speech, for which copies at other speeds are known to help: half an hour and 1.2 were tried."""
+"""Hours of training speech, below which copies at other speeds are known to help: half an hour and 1.2 were tried."""
 
 
 _OF_FEATURES = """

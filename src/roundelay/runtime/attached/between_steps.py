@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 
 
 class BetweenSteps(ABC):
-    """Of one learner. Both methods take next to no time, for the loop waits."""
+    """Work of one learner between two steps. Both methods take next to no time, for the loop waits."""
 
     @abstractmethod
     def look(self) -> None:

@@ -46,7 +46,8 @@ class _LearnerGone(Exception):
 
 @final
 class Carrying(threading.Thread):
-    """Of all rows of a session. It ends when all is done, or a learner that something waits for is gone.
+    """A thread that repeats exchanges with all rows of a session. It ends when all is done, or a learner that something
+    waits for is gone.
 
     Args:
         folder: of the session's record.

@@ -103,7 +103,7 @@ class AttachTerms:
 
 
 class Entrance:
-    """Of one learner.
+    """Entrance of one learner.
 
     Args:
         initial: where training begins, (P,) float32; rank 0's counts.

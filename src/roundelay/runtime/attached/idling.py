@@ -21,7 +21,7 @@ said."""
 
 @final
 class Idling(BetweenSteps):
-    """Of one learner under an asynchronous strategy."""
+    """Alarm of one learner under an asynchronous strategy."""
 
     def __init__(self, arena: Arena, rank: int, meetings: Meetings) -> None:
         self._steps, self._made = arena.counts.steps, arena.view(ShareTables).made

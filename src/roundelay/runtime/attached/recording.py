@@ -74,7 +74,7 @@ class SessionRecord(ABC):  # noqa: B024  most sessions note nothing
     repeats = False
     """True if they are repeated."""
     resumed: tuple[int, int] | None = None
-    """Of a repeated session: the number of the save that it went on from (0: none), and the highest there was."""
+    """In a repeated session the number of the save that it went on from (0: none), and the highest there was."""
 
     def state(
         self,

@@ -35,7 +35,7 @@ class SavesSoFar:
 
 @final
 class SavedState:
-    """Of one learner. All but `note` is for when a meeting reads, and nobody writes."""
+    """State of one learner that is saved. All but `note` is for when a meeting reads, and nobody writes."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ def made_folder(given: str) -> str:
 
 @final
 class SessionLive(BetweenSteps):
-    """Of one session, in one process of those that share its arena.
+    """Writer of one session's `live.json`, in one process of those that share its arena.
 
     Args:
         folder: of the file.

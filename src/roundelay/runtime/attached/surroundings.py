@@ -52,7 +52,7 @@ this meeting."""
 
 
 class Surroundings(ABC):
-    """Of one learner.
+    """Surroundings of one learner.
 
     Args:
         goes_on: learners that wait for each other go on without one that dies.

@@ -52,7 +52,7 @@ class TurnTables(View):
 
 @final
 class Turns:
-    """Of all events of a record.
+    """Turns of all events of a record.
 
     Raises:
         UserError: a file of it is missing, is none, or has a learner that died or joined; names it.

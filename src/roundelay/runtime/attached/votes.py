@@ -29,7 +29,7 @@ VOTE_SLOTS = 4
 
 @dataclass(frozen=True)
 class Vote:
-    """Of one learner, or of several together. `given` has an item for each trainable parameter tensor."""
+    """Vote of one learner, or of several together. `given` has an item for each trainable parameter tensor."""
 
     given: tuple[bool, ...]
     skip: bool = False

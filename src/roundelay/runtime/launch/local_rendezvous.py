@@ -27,7 +27,7 @@ from roundelay.runtime.launch.world import World
 
 SOCKET_LOOK_SECONDS = 0.02
 MESSAGE_BYTES = 1 << 20
-"""Of the longest message."""
+"""Bytes of the longest message."""
 MESSAGE_SECONDS = 10.0
 """Seconds that the rest of a message may take once it has begun."""
 LENGTH = struct.Struct("<Q")

@@ -22,7 +22,7 @@ from roundelay.runtime.launch.world import SECRET_BYTES, World
 
 STORE_LOOK_SECONDS = 0.02
 FACT_BYTES = 1 << 16
-"""Of the longest fact."""
+"""Bytes of the longest fact."""
 DIGITS = 2 * hashlib.sha256().digest_size
 """Hexadecimal, of a hash."""
 

@@ -157,7 +157,7 @@ class ProcsRuntime(Runtime):
 
     @property
     def _path(self) -> str:
-        """Of the arena, for other processes."""
+        """Path of the arena, for other processes."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def _start(self, rank: int) -> Member:

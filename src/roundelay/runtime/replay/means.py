@@ -26,7 +26,7 @@ class GroupMean:
 
 
 class RecordedMeans:
-    """Of all learners."""
+    """Means of all learners."""
 
     def __init__(self, baton: Baton, learners: int) -> None:
         self._baton = baton

@@ -45,8 +45,8 @@ class RowDevice:
 
 
 class Stage:
-    """Of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are updated at
-    `rows_on`, where they were: every device rounds in its own way."""
+    """State of the command `entry`, which began with `state`, changes it, and has these events by rank. Rows are
+    updated at `rows_on`, where they were: every device rounds in its own way."""
 
     def __init__(
         self,

@@ -253,7 +253,7 @@ class VirtualCluster:
 
     @property
     def learners(self) -> int:
-        """Of all nodes."""
+        """Number of learners on all nodes."""
         return sum(node.learners * node.count for node in self.nodes)
 
     def first(self, learners: int) -> "VirtualCluster":

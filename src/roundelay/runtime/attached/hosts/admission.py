@@ -38,7 +38,7 @@ GIVEN_PIECE = 1 << 20
 
 @final
 class Admission:
-    """Of one session. All but `look` and `came` is called under the host's gate, from threads of links."""
+    """Admission to one session. All but `look` and `came` is called under the host's gate, from threads of links."""
 
     def __init__(self, host: SessionHost) -> None:
         self._host = host

@@ -35,7 +35,7 @@ AGAIN_SECONDS = 0.1
 
 @final
 class SessionAgent(HostAgent):
-    """Of one session, and one host."""
+    """Agent of one host in one session."""
 
     def __init__(self, host: SessionHost, router: Router) -> None:
         number, ring, most = host.request.number, host.bell.ring, host.place.learners - 1

@@ -84,7 +84,7 @@ class SharedTable:
 
 @final
 class SharedColumns:
-    """Of one arena."""
+    """Columns of learners in the tables of one arena."""
 
     def __init__(self, arena: Arena) -> None:
         attendance, meetings, votes = arena.view(Attendance), arena.view(MeetingTables), arena.view(VoteTables)

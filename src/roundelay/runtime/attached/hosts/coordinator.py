@@ -46,7 +46,7 @@ WITH_MODEL = {"consensus()", "state_dict()", "close()"}
 
 @final
 class SessionCoordinator:
-    """Of one session."""
+    """Coordinator of one session."""
 
     late = False
     """Without the first host there is no session that it could come back to."""

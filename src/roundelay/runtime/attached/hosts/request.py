@@ -41,7 +41,7 @@ ATTACHED_VIEWS: tuple[type[View], ...] = (
     ShareTables,
     TurnTables,
 )
-"""Of the arena of attached learners, besides those of every arena."""
+"""Views of the arena of attached learners, besides those of every arena."""
 HOSTS_VIEWS: tuple[type[View], ...] = (*ATTACHED_VIEWS, HostMeanSequences, BellTable, BetweenHosts)
 """The same, on one of several hosts."""
 
@@ -82,7 +82,7 @@ class SessionRequest:
 
     @property
     def layout(self) -> Layout:
-        """Of the host's arena."""
+        """Layout of the host's arena."""
         return Layout(
             self.place.learners,
             self.parameters,

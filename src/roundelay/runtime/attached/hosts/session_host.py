@@ -53,7 +53,7 @@ class SessionHost:
     """
 
     shards: tuple[int, ...] = ()
-    """Nobody knows what somebody else's loop trains on."""
+    """Empty: a session does not know on what data the user's loop trains."""
     common: tuple[float, ...] = ()
 
     def __init__(self, request: SessionRequest, descriptor: int, router: Router) -> None:
@@ -77,7 +77,7 @@ class SessionHost:
         self.bell = bell_of_session(arena)
         """Learners ring it, and threads that hear from other hosts."""
         self.model = model_to_evaluate(arena, self.here)
-        """Of all learners, (P,), after a meeting."""
+        """The model of all learners, (P,), after a meeting."""
         self._watch = DeathWatch(arena, lambda rank: passes.give_back(arena, rank))
         self.links = HostLinks(self.place, self.terms, router, self.strategy)
         record = session_folder(Path(request.record), request.number) if request.record else None

@@ -89,7 +89,7 @@ class TakingOver:
 
     @property
     def overdue(self) -> bool:
-        """Nobody comes any more."""
+        """True once the time for hosts to come is over."""
         return time.monotonic() > self._deadline
 
     def settle(self) -> None:

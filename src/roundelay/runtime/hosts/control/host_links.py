@@ -208,8 +208,8 @@ class PeerLinks:
 
 @final
 class HostLinks:
-    """Of one host. Exchanges are open to others once `endpoint` is; links for means and mixes, under a synchronous
-    strategy, once the hosts have met.
+    """Links of one host. Exchanges are open to others once `endpoint` is; links for means and mixes, under a
+    synchronous strategy, once the hosts have met.
 
     Raises:
         UserError: means are to be taken by a library that is not here.

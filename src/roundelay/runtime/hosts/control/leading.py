@@ -18,8 +18,8 @@ from roundelay.runtime.launch.world import HostPlace
 
 @final
 class Leading:
-    """Of a host that leads, or wants to. Nobody can take its place where the strategy does not allow it; then it leads
-    as long as it lives.
+    """Leadership of a host that leads, or wants to. No other can take its place where the strategy does not allow it;
+    then it leads as long as it lives.
 
     Args:
         session: its number.

@@ -53,7 +53,7 @@ class VoterView:
 
     @property
     def lives(self) -> frozenset[str]:
-        """Of all voters."""
+        """Lives of all voters."""
         return frozenset(voter.life for voter in self.voters)
 
 

@@ -97,7 +97,7 @@ class HostMembership:
         """Number of this host."""
         self.division = Division(self.shards)
         self.traffic = TrafficCounters(self.own, self._readings)
-        """Of all links of this host."""
+        """Counters of all links of this host."""
 
     def take_over(self, known: KnownHosts) -> None:
         """Go on in the place of another, as all have heard of it last."""

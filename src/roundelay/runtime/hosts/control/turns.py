@@ -31,7 +31,7 @@ TURNS = "turns"
 MEETING_SECONDS = 120.0
 """In which all hosts are to be there."""
 SILENT_SECONDS = 60.0
-"""Of silence, after which a host is lost."""
+"""Silence after which a host is lost."""
 PARTS_END_SECONDS = 120.0
 """Seconds for which the others' parts may outlast that of the first host."""
 

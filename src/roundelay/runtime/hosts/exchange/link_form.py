@@ -28,7 +28,7 @@ USUAL, SMALLER = "bf16", "int8"
 
 @final
 class LinkForm:
-    """Of the exchanges of one learner with the learners of one other host.
+    """Form of rows in the exchanges of one learner with the learners of one other host.
 
     Args:
         row_format: as the run says it.

@@ -242,7 +242,7 @@ class ExchangeTerms:
 
     @property
     def vector_bytes(self) -> int:
-        """Of the part that travels, each way, with what goes along."""
+        """Bytes of the part that travels, each way, with what goes along."""
         return self.codec.bytes_of(self.fragment.size) + FP32.bytes_of(self.fragment.size) * len(self.along)
 
     def memory(self, arena: Arena, row: int, own: Callable[[], Tensor]) -> Tensor | None:

@@ -73,7 +73,7 @@ SERVER = -2
 
 
 BUFFERS_A_ROW = 2
-"""Of this host, and the centre: one for what is applied to it, one for what comes meanwhile."""
+"""Buffers of a row of this host, and of the centre: one for what is applied to it, one for what comes meanwhile."""
 
 
 class _OfThread(threading.local):

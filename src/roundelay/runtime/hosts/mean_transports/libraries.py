@@ -20,7 +20,7 @@ from roundelay.runtime.procs.coordination.process_groups import Library
 
 @final
 class SealedStore(Store):
-    """Of one communicator; what somebody sets, all members have."""
+    """Store of one communicator; what one member sets, all have."""
 
     def __init__(self, agreement: CommunicatorAgreement, terms: CommunicatorTerms) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class PartOver(Exception):
 
 @final
 class MeansPart:
-    """Of a run, or of a session.
+    """Part of a segment, of a run or of a session.
 
     Args:
         number: one that no other part has.

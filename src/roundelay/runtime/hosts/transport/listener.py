@@ -49,7 +49,7 @@ class ListeningSocket:
 
     @property
     def address(self) -> Address:
-        """Of the socket."""
+        """Address of the socket."""
         return self._address
 
     def accept(self) -> socket.socket:
@@ -101,7 +101,7 @@ class Listener:
 
     @property
     def address(self) -> Address:
-        """Of this end, for the others."""
+        """Address of this end, for the others."""
         return self.acceptor.address
 
     @property

@@ -64,7 +64,7 @@ class Relay:
 
     @property
     def names(self) -> list[str]:
-        """Of hosts that are reached by this relay."""
+        """Names of hosts that are reached by this relay."""
         with self._gate:
             return sorted(self._behind)
 

@@ -16,7 +16,7 @@ _hashes = Binding("cryptography.hazmat.primitives.hashes", "hosts")
 _hkdf = Binding("cryptography.hazmat.primitives.kdf.hkdf", "hosts")
 
 RECORD_BYTES = 1 << 20
-"""Of data in one record: few enough to stay in cache between the socket and their place."""
+"""Bytes of data in one record: few enough to stay in cache between the socket and their place."""
 TAG_BYTES = 16
 KEY_BYTES = 32
 RECORDS_A_KEY = 1 << 18

@@ -14,19 +14,19 @@ from contextlib import contextmanager, suppress
 from typing import Self
 
 MOST_PIECES = 256
-"""Of one message in one system call."""
+"""Most pieces of one message in one system call."""
 NOT_SENT_LOW = 25
 """Linux' TCP_NOTSENT_LOWAT."""
 NOT_SENT_BYTES = 1 << 20
-"""Of one connection that wait in the kernel for their turn: more would not be sent sooner, and leave the cache. At
-1 Gbit/s it asks for more when there is enough for 4 ms, in which a thread gets a busy core."""
+"""Bytes of one connection that wait in the kernel for their turn: more would not be sent sooner, and leave the cache.
+At 1 Gbit/s it asks for more when there is enough for 4 ms, in which a thread gets a busy core."""
 NEAR_SECONDS = 0.0002
 """Round-trip time up to which a send buffer of NEAR_BYTES is enough: the kernel makes it twice as large, and then it
 carries 40 Gbit/s. What is on its way stays in cache. On longer links the kernel finds the size by itself."""
 NEAR_BYTES = 1 << 19
 TOGETHER_BYTES = 1 << 18
-"""Of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and a
-reader that wakes for each takes the processor from a learner each time."""
+"""Bytes of one record that a reader waits for at a time. A slow link brings a packet every tenth of a millisecond, and
+a reader that wakes for each takes the processor from a learner each time."""
 LONG_BYTES = 1 << 14
 """Length below which a record comes in few packets, and is waited for as it comes."""
 RTO_MAX_MS = 44
@@ -174,7 +174,7 @@ class Stream:
 
     @property
     def descriptor(self) -> int:
-        """Of the socket: another's once this is closed, so use it while this is `in_use`."""
+        """Descriptor of the socket: another's once this is closed, so use it while this is `in_use`."""
         return self._descriptor
 
     @property

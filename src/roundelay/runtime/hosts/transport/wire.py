@@ -41,9 +41,9 @@ __all__ = [
 ]
 
 HEADER_BYTES = 1 << 20
-"""Of JSON in one frame."""
+"""Most bytes of JSON in one frame."""
 PAYLOAD_BYTES = 1 << 21
-"""Of one frame, unless a link is for more."""
+"""Most bytes beside it in one frame, unless a link is for more."""
 HANDSHAKE_SECONDS = 10.0
 """In which whoever connects must have proved itself."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.02, 0.5
@@ -105,7 +105,7 @@ class Link(Stream):
         super().__init__(socket_, patience)
         self._rejected = rejected
         self.address = self.peer.rpartition(":")[0]
-        """Of the other end."""
+        """Address of the other end."""
         self._sending = threading.Lock()
         self._out: Sealer
         self._in: Sealer

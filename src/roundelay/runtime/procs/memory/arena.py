@@ -42,7 +42,7 @@ from roundelay.runtime.procs.memory.views import (
 from roundelay.runtime.rows import Lock, Row, others_known
 
 ARENA_NAME = "roundelay-arena"
-"""Of the memory file, in /proc."""
+"""Name of the memory file in /proc."""
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 """Its size stays what it is: a file that somebody shortened would kill whoever has mapped it."""
 VIEWS: tuple[type[View], ...] = (
@@ -56,7 +56,7 @@ VIEWS: tuple[type[View], ...] = (
     Counters,
     GatheringNumbers,
 )
-"""Of every arena."""
+"""Views of every arena."""
 V = TypeVar("V", bound=View)
 
 

@@ -168,7 +168,8 @@ def _check_nameless(path: str, found: os.stat_result, size: int) -> None:
 
 
 CUDA_PARTS = (int, bytes, int, int, bytes, int, bytes, bool)
-"""Of a handle, as torch makes it: device, memory, size, offset, file of counters, which of them, event, wait for it?"""
+"""Types of the parts of a handle, as torch makes it: device, memory, size, offset, file of counters, which of them,
+event, wait for it?"""
 COUNTERS = re.compile(rb"/torch_[0-9]+_[0-9]+_[0-9]+")
 """Names of such files under /dev/shm. torch writes to the one that the handle names."""
 

@@ -66,7 +66,7 @@ class WorkQueue(View):
     next_index: Integers = table(1)  # The next minibatch of an asynchronous segment
     returned: Integers = table(lambda of: 1 + 2 * of.learners)  # How many minibatches are to be drawn again, then which
     prefetch: Integers = table(2 + PREFETCH)
-    """Of a host among several: how many were drawn, how many put in, then a ring of minibatches."""
+    """On a host among several: how many were drawn, how many put in, then a ring of minibatches."""
     more: Integers = table(1)  # May more be put into the ring? A learner that finds it empty waits then
     claims: Integers = table(L)  # The minibatch a learner works on, NONE or TRAINED
     assigned: Integers = table(L)  # The next minibatch of a learner whose group has drawn it; NONE, EMPTY or END
