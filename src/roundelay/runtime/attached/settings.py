@@ -113,7 +113,7 @@ class Settings:
         self.taken = 0
         """Steps that this learner has had gradients for."""
         self.frozen: Mapping[str, bool] = {}
-        """Whether a trained parameter needs no gradient any more, by its name."""
+        """True for a trained parameter that needs no gradient any more, by its name."""
         self._said_numbers = self._said_rates = self._said_frozen = False
         words = np.zeros(TEXT_WORDS, np.int64)
         text = _packed(self._mine)
