@@ -252,9 +252,7 @@ class SessionCoordinator:
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part from now on."""
-        there = {self._hosts.own, *(one.host for one in self._hosts.inside())} - {remote.host}
-        addresses = enumerate(self._hosts.addresses())
-        self._admission.came(remote, [at if host in there else ("", 0) for host, at in addresses])
+        self._admission.came(remote)
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)
 
