@@ -229,6 +229,30 @@ def test_on_several_hosts_it_is_let_in_by_the_host_that_leads(
         assert found[0]["row"] == as_one_process_would("comes", victim)[-1]
 
 
+def test_where_all_learners_of_the_host_that_leads_die_who_waits_there_is_told_and_all_come_back(
+    tmp_path: Path,
+) -> None:
+    """One is dead and waits to be let in again when the other dies: nobody there could give it its state. Another host
+    leads then, and both come back to that."""
+    ports = [free_port(), free_port()]
+    peers = [f"127.0.0.1:{ports[host]}" for host in (0, 0, 1)]
+    variables = {"ROUNDELAY_JOB": secrets.token_hex(32), "VICTIM": "0", "ROUNDELAY_PEERS": ",".join(peers)}
+    command = str(attached_back.__file__), "ssgd", str(tmp_path), "alone"
+    with HostsOfLearners((2, 1), command, variables, port=ports[0]) as hosts:
+        assert hosts.running[0].wait(110) == -signal.SIGKILL, hosts.said(0)
+        hosts.start(0)
+        assert hosts.running[1].wait(110) == -signal.SIGKILL, hosts.said(1)
+        assert hosts.running[0].wait(110) == 1, hosts.said(0)
+        assert "Start all learners of this one again, as roundelay launch --restarts does" in hosts.said(0)[1]
+        hosts.start(0)
+        hosts.start(1)
+        said, _ = hosts.end()
+    found = reports(said)["back"]
+    assert [found[rank]["came_back"] for rank in range(3)] == [True, True, False]
+    for one in found.values():
+        assert (one["living"], one["row"], one["steps"]) == ([0, 1, 2], found[2]["row"], found[2]["steps"])
+
+
 def test_who_comes_back_has_come_to_as_many_meetings_as_those_who_step() -> None:
     """Of the others one has begun the segment, and one is still about to, having come to a meeting fewer; where no step
     was taken, nobody waits for it at the next meeting."""

@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from roundelay.core.errors import UserError
 from roundelay.runtime.base import Glance, LearnerDied
 from roundelay.runtime.hosts.control.agent import serve
 from roundelay.runtime.hosts.control.coordinator import MultiHostRuntime
 from roundelay.runtime.hosts.control.leases import Leases
+from roundelay.runtime.hosts.control.membership import HostMembership
+from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport.heartbeat import until
-from support.clusters import MINIBATCH, plan
+from roundelay.runtime.sim.cluster import Allreduce, Compute, Moment, Node, VirtualCluster
+from roundelay.runtime.sim.cost import CostModel
+from roundelay.runtime.sim.driver import SimRuntime
+from support.clusters import MINIBATCH, cluster, plan
+from support.coarse import Coarse
 from support.hosts import Hosts, place
 
 ENDLESS = 1_000_000
@@ -300,16 +307,77 @@ def test_a_signal_ends_a_host_that_looks_for_its_lost_first_host(tmp_path: Path)
     assert "the first host is lost" in said[1]
 
 
+FATAL, ROUNDS = 4, 8
+"""The round of the first epoch in which a host is killed while it computes its gradient, of so many."""
+
+
+@pytest.mark.parametrize(("name", "again"), [("bmuf period=3", True), ("dpsgd:random-ring", False)])
+def test_a_host_comes_back_to_learners_that_wait_for_each_other_in_the_next_segment(
+    name: str, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit as in the simulator: an epoch in which it dies, one without it, and one that all begin with the state
+    that a checkpoint after that would have had. If it dies as it comes, the epoch after that is without it, too."""
+    lost = 2 + again  # epochs
+    dies = VirtualCluster(
+        nodes=(Node(3),),
+        compute=Compute(seconds=1.0),
+        exchange=0.0,
+        mix=0.0,
+        allreduce=Allreduce(seconds={"3": 0.0}),
+        deaths=(Moment(1, FATAL + 0.5),),
+    )
+    hosts = Hosts(name, (1, 1, 1), momentum=0.5, terms={"on_death": "go-on"}, fatal=3 * FATAL + 1)
+    work = cluster(name, 3, Coarse(37), momentum=0.5)
+    sim, whole = SimRuntime(work, CostModel(cluster=dies), goes_on=True), SimRuntime(work)
+    with sim, whole, hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+
+        def come_back() -> None:
+            hosts.start(1)
+
+            def built() -> bool:
+                runtime._hosts.attend()
+                return any(remote.late and remote.initial is not None for remote in runtime._hosts.all())
+
+            assert until(built, 100)
+
+        def die_as_it_comes(self: HostMembership, remote: RemoteHost) -> None:
+            monkeypatch.undo()
+            hosts.kill(1)
+            self._welcome(remote)
+
+        outcomes = []
+        for epoch in range(lost):
+            if epoch == 2:
+                monkeypatch.setattr(HostMembership, "_welcome", die_as_it_comes)
+                come_back()
+            outcomes.append(runtime.segment(plan(ROUNDS, 3, epoch=epoch)))
+            sim.segment(plan(ROUNDS, 3, epoch=epoch))
+            assert torch.equal(runtime.rows(), sim.rows())
+        come_back()
+        whole.load(sim.state())
+        for epoch in range(lost, lost + 2):
+            outcomes.append(runtime.segment(plan(ROUNDS, 3, epoch=epoch)))
+            expected = whole.segment(plan(ROUNDS, 3, epoch=epoch))
+            assert outcomes[-1].counts.frames.tolist() == expected.counts.frames.tolist()
+            assert torch.equal(runtime.rows(), whole.rows())
+        assert runtime.state().integers["steps"] == [ROUNDS * (lost + 2)] * 3
+    assert [len(one.hosts_joined) for one in outcomes[:lost]] == [0] * lost
+    assert [back.ranks for back in outcomes[lost].hosts_joined] == [(1,)]
+    assert sum(len(one.hosts_lost) for one in outcomes) == 1, "it took part in no epoch when it died again"
+
+
 def test_a_host_that_may_not_come_back_hears_a_true_sentence() -> None:
-    hosts = Hosts("ssgd", (1, 1, 1), slow=0.01, terms={"on_death": "go-on"})
+    """It is started twice, in a run that a loss would end."""
+    hosts = Hosts("ssgd", (1, 1), slow=0.01)
     with hosts, MultiHostRuntime(hosts.cluster, hosts.place, hosts.all_terms) as runtime:
+        first = hosts.running.pop(1)
         story = Story(
-            (lambda glance: glance.frames > 0, lambda: hosts.kill(2)),
-            (lambda glance: glance.learners_alive == 2, lambda: hosts.start(2)),
-            (lambda _: hosts.running[2].poll() is not None, nothing),
+            (lambda glance: glance.frames > 0, lambda: hosts.start(1)),
+            (lambda _: hosts.running[1].poll() is not None, nothing),
         )
-        runtime.segment(plan(ENDLESS, 3), story)
-        status, text = hosts.end(2)
+        assert runtime.segment(plan(ENDLESS, 2), story).hosts_lost == ()
+        status, text = hosts.end(1)
+        hosts.running[1] = first
     assert status
     assert "the first host refuses this one: under ssgd no host joins a run, or comes back to it, once it has" in text
     assert "has ended" not in text

@@ -70,19 +70,20 @@ def test_hosts_that_mix_have_links_to_all_others(met: Callable[[bool], list[Peer
 def test_a_host_that_comes_back_has_links_for_mixes_to_all_others_but_those_that_are_lost(
     met: Callable[[bool], list[PeerLinks]],
 ) -> None:
-    """The second, at another address. The last is lost when it comes to dial that: it tries as long as that lives."""
+    """The second, at another address: when it has a link, the other end has it in the place of the old one. The last
+    is lost when it comes to dial that: it tries as long as that lives."""
     links = met(True)
     with ExitStack() as stack:
         router = Router(Listener(("127.0.0.1", 0), SECRET, identity(1)), ROLES, 60)
         stack.callback(router.close)
-        back, old = PeerLinks(router, HOSTS, 1, 60, 4), links[0].mix_links[1]
+        back, old = PeerLinks(router, HOSTS, 1, 60, 4), {host: links[host].mix_links[1] for host in (0, 2)}
         stack.callback(back.close)
         others = links[0].addresses[0], ("", 0), links[0].addresses[2], ("127.0.0.1", free_port())
         back.addresses = others[0], router.listener.address, *others[2:]
         thread = Thread(target=back.dial_again, args=(others, SECRET, 60))
         thread.start()
         until(lambda: back.mix_links.keys() == {0, 2})
-        until(lambda: all(links[host].mix_links[1] is not old for host in (0, 2)) and old.closed)
+        assert all(links[host].mix_links[1] is not link and link.closed for host, link in old.items())
         assert thread.is_alive()
         back.addresses = *back.addresses[:3], ("", 0)
         thread.join(60)

@@ -1,12 +1,14 @@
 """Run as three learners by tests/faults/test_attach_returns.py, who wait for each other: one dies, with the process
 that speaks to other hosts if it is the only one of its host, is started again, and comes back at a meeting of the
 others; or dies once more there, and comes back at a later one; or comes in the middle of an epoch that the others
-have begun without it, and is let in at its end; or never comes."""
+have begun without it, and is let in at its end; or never comes. Or, "alone", the other learner of its host, which
+leads, dies while it waits there: then both are started again, and come back to the third, on another host."""
 
 import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from support.until import until
 EXAMPLES, BATCH, EPOCHS, FATAL, MET, RATE = 90, 4, 3, 2, 5, 0.05
 VICTIM = int(os.environ.get("VICTIM", "1"))
 """The victim dies before its gradient in step FATAL of the first epoch, counted from 0; the others meet before MET."""
+BESIDE = 1
+"""The learner on its host, if there is one and it dies too."""
 PEERS = [one for one in os.environ.get("ROUNDELAY_PEERS", "").split(",") if one]
 DATA = TensorDataset(torch.arange(EXAMPLES), torch.linspace(-1, 1, EXAMPLES)[:, None] ** torch.arange(5))
 
@@ -43,10 +47,11 @@ def values(model: nn.Module) -> list[float]:
     return [float(value) for p in model.parameters() for value in p.detach().flatten()]
 
 
-def meet_until_it_is_back(session: Session, folder: Path) -> None:
+def meet_until_it_is_back(session: Session, folder: Path, others: Sequence[int] = ()) -> None:
     """Meet, all equally often: who is let in at a meeting lives for all from then on, until it dies."""
-    until(lambda: VICTIM not in session.living, seconds=100.0)  # else one that has not heard yet would not meet
-    while VICTIM not in session.living:
+    dead = {VICTIM, *others}
+    until(lambda: dead.isdisjoint(session.living), seconds=100.0)  # else one that has not heard yet would not meet
+    while not dead <= {*session.living}:
         session.meet()
         pause(0.02)
     (folder / f"seen by {session.rank}").touch()
@@ -61,6 +66,13 @@ def meet_without_it(session: Session, folder: Path) -> None:
     )
     session.meet()
     assert VICTIM not in session.living
+
+
+def die_beside_it(session: Session) -> None:
+    """Die while the victim waits, which leaves nobody who could let it in on this host."""
+    attendance = session._learner.arena.view(Attendance)
+    until(lambda: VICTIM not in session.living and attendance.back[VICTIM] == 1, seconds=100.0)
+    lose(whole_host=False)
 
 
 def lose(whole_host: bool) -> None:
@@ -93,6 +105,10 @@ def main(strategy: str, folder: Path, how: str) -> None:
                     lose(whole_host)
                 if step == MET and how in ("comes", "again"):
                     meet_until_it_is_back(session, folder)
+                if step == MET and how == "alone":
+                    if session.rank == BESIDE:
+                        die_beside_it(session)
+                    meet_until_it_is_back(session, folder, [BESIDE])
             if how == "later" and not session.came_back and (epoch, step) == (1, MET):
                 meet_without_it(session, folder)
             optimizer.zero_grad()

@@ -18,7 +18,7 @@ from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.runtime.procs.memory.publish import publish
 from roundelay.runtime.procs.memory.tables import Integers, L, View, table
 
-FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS = 1, 2, 3
+FIRST_HOST_LOST, PROCESS_FAILED, TOO_FEW_HOSTS, ALL_DEAD = 1, 2, 3, 4
 """Reasons why a session is over."""
 SINCE_IT_BEGAN, SINCE_ANOTHER = 1, 2
 """A host leads a session since it began, or since another that led is lost."""

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from roundelay.runtime.attached.absent import forget_absent, let_in
 from roundelay.runtime.attached.between_hosts import (
+    ALL_DEAD,
     FIRST_HOST_LOST,
     PROCESS_FAILED,
     SINCE_IT_BEGAN,
@@ -42,6 +43,9 @@ OVER = {
     FIRST_HOST_LOST: "its host, which leads the others, is lost",
     PROCESS_FAILED: "the process that speaks for this host to the others has failed, and says why itself",
     TOO_FEW_HOSTS: "too few of the hosts that lived can be reached from here, so another may lead them by now",
+    ALL_DEAD: "with all others of this host, which led, so nobody here can give its state to one that comes back. "
+    "Another host leads now. Start all learners of this one again, as roundelay launch --restarts does, and set "
+    "ROUNDELAY_PEERS, by which they find that host",
 }
 """Reasons why learners of other hosts will not be heard of again, in words."""
 
@@ -269,7 +273,7 @@ class SeveralHosts(Surroundings):
 
     def check(self) -> None:
         if over := int(self._between.over[0]):
-            raise LearnerDied(0, OVER[over])
+            raise LearnerDied(self._here[0] if over == ALL_DEAD else 0, OVER[over])
 
     def conduct(self, number: int) -> None:
         self._patience.until(

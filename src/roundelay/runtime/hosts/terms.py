@@ -87,11 +87,13 @@ class PeerHello(Hello):
     Attributes:
         what: CHAIN or MIX.
         number: of a chain in the place of the first, as `ChainEnds` has it.
+        again: it has come back, and waits to hear that the link is in its place.
     """
 
     what: str
     host: int
     number: tuple[int, int] | None = None
+    again: bool = False
 
 
 class ExchangeHello(Hello, kind=EXCHANGE):

@@ -3,8 +3,8 @@
     first host                         a host that has come back
                   <- hello, built
     rows, welcome ->
-    shown, come   ->                   its learners are built, hold their lives, and wait
     meet          ->                   it has links to the other hosts, where learners wait for each other
+    shown, come   ->                   its learners are built, hold their lives, and wait
                   <- back
     enter         ->                   they live, after the last meeting that was conducted
                   <- columns, entered
@@ -26,9 +26,9 @@ from typing import final
 from roundelay.runtime.attached.handover import Receiver
 from roundelay.runtime.attached.hosts.session_host import SessionHost
 from roundelay.runtime.attached.membership import DIED, HOST_LOST
-from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter, Meet, StatePiece
+from roundelay.runtime.hosts.control.messages import EVERYONE, ComeBack, Enter, StatePiece
 from roundelay.runtime.hosts.control.peers import RemoteHost
-from roundelay.runtime.hosts.transport.wire import Address, LinkError
+from roundelay.runtime.hosts.transport.wire import LinkError
 from roundelay.runtime.messages import InvalidMessage
 from roundelay.runtime.procs.coordination.passes import read
 
@@ -51,9 +51,8 @@ class Admission:
         """Is a host just being told that its learners may enter?"""
         return self._entering is not None and self._entering.standing != "gone"
 
-    def came(self, remote: RemoteHost, others: Sequence[Address]) -> None:
-        """Note that a host takes part from now on. One that comes late is told what its learners had done, and where it
-        finds the `others` that take part."""
+    def came(self, remote: RemoteHost) -> None:
+        """Note that a host takes part from now on. One that comes late is told what its learners had done."""
         host = self._host
         if not remote.late:
             left = host.attendance.left
@@ -68,8 +67,6 @@ class Admission:
             with suppress(LinkError):
                 host.send_shown(remote.monitored, [source], EVERYONE)
                 remote.monitored.say(ComeBack(), [record])
-                if host.strategy.traits.synchronous:
-                    remote.monitored.say(Meet(tuple(others)))
 
         threading.Thread(target=send, daemon=True, name=f"come {remote.host}").start()  # a slow link may take long
 

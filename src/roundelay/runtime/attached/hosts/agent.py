@@ -49,7 +49,7 @@ class SessionAgent(HostAgent):
         self._whole = False  # are all learners of this host still to be let in, together?
         self._said_back: list[int] = []  # who waits for that, as was said
         self._to_dial: Sequence[Address] | None = None  # hosts to which this one has no links yet
-        self._dials, self._unreached = False, ""
+        self._dials, self._unreached = host.strategy.traits.synchronous, ""  # while it has no links to all others
         self._given: dict[int, bytearray] = {}  # by rank, of the state of a learner that comes back
         self._forwarded = dict.fromkeys(host.here, 0)  # requests for minibatches
         self.recent = deque[Given](maxlen=RECENT)
@@ -239,8 +239,7 @@ class SessionAgent(HostAgent):
             case messages.ComeBack():
                 host.columns.enter_record(host.here, bytes(order.payload))
                 self.late = self._whole = self._begun = True
-                self._dials = host.strategy.traits.synchronous
-            case messages.Meet() if self._dials:
+            case messages.Meet(again=True):
                 self._to_dial = order.addresses
             case messages.Enter():
                 self._let_in(order)

@@ -15,7 +15,7 @@ import numpy as np
 
 from roundelay.core.errors import UserError
 from roundelay.core.live import ENDED_WELL, INTERRUPTED, RUN_FAILED
-from roundelay.runtime.attached.between_hosts import SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
+from roundelay.runtime.attached.between_hosts import ALL_DEAD, SINCE_ANOTHER, SINCE_IT_BEGAN, TOO_FEW_HOSTS, take_mean
 from roundelay.runtime.attached.hosts.admission import Admission
 from roundelay.runtime.attached.hosts.agent import SessionAgent
 from roundelay.runtime.attached.hosts.columns import COLUMN_SECONDS, ColumnSender
@@ -108,6 +108,8 @@ class SessionCoordinator:
         try:
             while host.living() or not host.left:
                 heard = host.bell.heard()
+                if host.request.goes_on and host.left:  # whoever waits to be let in here ends, and then another leads
+                    host.end(ALL_DEAD)
                 if given_up():
                     self._why = "the learners of the first host have ended"
                     self._hands_over = host.request.outlives_its_leader and not host.closed
@@ -252,9 +254,7 @@ class SessionCoordinator:
 
     def _came(self, remote: RemoteHost) -> None:
         """Note that a host takes part from now on."""
-        there = {self._hosts.own, *(one.host for one in self._hosts.inside())} - {remote.host}
-        addresses = enumerate(self._hosts.addresses())
-        self._admission.came(remote, [at if host in there else ("", 0) for host, at in addresses])
+        self._admission.came(remote)
         self._leading.came(remote, self._hosts)
         self._tell_centre(remote)
 

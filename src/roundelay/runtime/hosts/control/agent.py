@@ -72,7 +72,7 @@ def serve(
     while True:
         try:
             with closing(_TrainingAgent(cluster, place, terms, asked, seconds, copies, again)) as host:
-                say(f"learners {_listed(place.ranks)} take part in the run of {place.address}")
+                say(f"learners {_listed(place.ranks)} have come to the run of {place.address}")
                 try:
                     host.obey()
                 finally:

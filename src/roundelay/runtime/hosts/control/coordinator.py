@@ -137,8 +137,9 @@ class MultiHostRuntime(Runtime):
             raise
         self.local_runtime = self._local.runtime
         self.parameters, self._arena = self.local_runtime.parameters, self.local_runtime.arena
-        events = HostEvents(messages.OF_RUN, self._heard, self._left, self._came)
+        events = HostEvents(messages.OF_RUN, self._heard, self._left, self._came, not self._needs_all)
         self._hosts = HostMembership(self.local_runtime, self._local.links, arrivals, place, terms, events)
+        self._hosts.holds_back = self._synchronous
         self._mirrors = Mirrors(self._arena, self._hosts, place.ranks, cluster.strategy, self._needs_all)
         try:
             self._hosts.open()
@@ -159,6 +160,7 @@ class MultiHostRuntime(Runtime):
     def segment(self, plan: SegmentPlan, watch: Watch = keep_going) -> Outcome:
         started = wall_clock()
         if self._synchronous and not self._needs_all:
+            self._hosts.let_in()
             plan = replace(plan, epoch=plan.epoch.for_living(self.local_runtime.living()))
         self._hosts.traffic.since()
         with self._hosts.gate:

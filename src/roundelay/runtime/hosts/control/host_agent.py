@@ -224,7 +224,7 @@ class HostAgent(ABC):
                 self._send(Prepared())
             case Meet():
                 try:
-                    self._links.meet(order.addresses)
+                    self._links.meet(order.addresses, order.again)
                 except (LinkError, TimeoutError) as error:
                     raise UserError(f"rank {self._place.ranks[0]}: {error}. Can all hosts reach each other?") from error
                 self._send(Replied())

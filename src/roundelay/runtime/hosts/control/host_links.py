@@ -16,11 +16,16 @@ from roundelay.runtime.hosts.transport.heartbeat import Router, until
 from roundelay.runtime.hosts.transport.traffic import Reading
 from roundelay.runtime.hosts.transport.wire import Address, Link, LinkError, LinkOptions, LinkTimeout
 from roundelay.runtime.launch.world import HostPlace
+from roundelay.runtime.messages import Dialect, Message
 from roundelay.runtime.procs.memory.arena import Arena
 from roundelay.strategies.base import Strategy
 
 DIAL_SECONDS = 1.0
 """Interval at which a host that dials for a new chain looks whether anybody still needs it."""
+
+
+class Placed(Message):
+    """A link of a host that has come back is in its place."""
 
 
 class PeerLinks:
@@ -78,6 +83,8 @@ class PeerLinks:
             self._renew(hello.host, number, link)
         else:
             self._add(hello.what, hello.host, link)
+            if hello.again:
+                link.say(Placed())
 
     def _add(self, role: str, host: int, link: Link) -> None:
         link.patience, link.largest = self._patience, self._largest
@@ -122,10 +129,12 @@ class PeerLinks:
             LinkError: one lives and does not answer within `seconds`.
         """
         self._dialled, deadline = (secret, seconds), wall_clock() + seconds
+        self.addresses = self.addresses or addresses
         for host, address in enumerate(addresses):
             while address[1] and self.addresses[host] == address:
                 try:
-                    link = self._connect(MIX, host, address)
+                    link = self._connect(MIX, host, address, again=True)
+                    link.hear(Dialect(Placed), DIAL_SECONDS)  # from the next part on it is used there
                 except LinkError:
                     if wall_clock() > deadline:
                         raise
@@ -134,7 +143,9 @@ class PeerLinks:
                 self._add(MIX, host, link)
                 break
 
-    def _connect(self, role: str, host: int, address: Address, number: tuple[int, int] | None = None) -> Link:
+    def _connect(
+        self, role: str, host: int, address: Address, number: tuple[int, int] | None = None, again: bool = False
+    ) -> Link:
         """Connect to a host, that is tried for DIAL_SECONDS.
 
         Raises:
@@ -143,7 +154,7 @@ class PeerLinks:
         return Link.connect(
             address,
             self._dialled[0],
-            PeerHello(role, self.host, number).said,
+            PeerHello(role, self.host, number, again).said,
             self._patience,
             options=LinkOptions(self._encrypts),
             within=DIAL_SECONDS,

@@ -93,6 +93,8 @@ class HostMembership:
         self._let_in: set[int] = set()  # hosts that were, and are not lost
         self.takes_over = False
         """Is this host about to lead in the place of another? Whoever comes back waits until it does."""
+        self.holds_back = False
+        """Do hosts that come back wait until they are `let_in`?"""
         self.own = 0
         """Number of this host."""
         self.division = Division(self.shards)
@@ -211,13 +213,14 @@ class HostMembership:
         """Tell a host where it is, and give it what it needs to take part: where it comes late, the row of a learner of
         this host. On a thread of its own: a slow link may take long."""
         local_runtime, arena, ranks = self._local_runtime, self._local_runtime.arena, list(remote.ranks)
-        remote.welcomed, rows, copy = True, local_runtime.cluster_rows, None
+        remote.welcomed, rows, copy, steps = True, local_runtime.cluster_rows, None, ranks
         if remote.late or remote.initial != fingerprint(rows.copy(local_runtime.here[0])["row"]):
             living = [rank for rank in arena.liveness.living() if rank in local_runtime.here]
             source = rows.source(ranks[0], living) if living else local_runtime.here[0]
             remote.copied, copy = None if local_runtime.cluster.centre else source, rows.copy(source)
+            steps = [source] * len(ranks) if local_runtime.cluster.strategy.traits.synchronous else ranks
         numbers = {
-            "steps": arena.optimizer.steps[ranks].tolist(),
+            "steps": arena.optimizer.steps[steps].tolist(),
             "versions": (arena.row_versions.versions[ranks] + 1 & ~1).tolist(),
             "scalars": [copy["scalars"].tolist() if copy else arena.optimizer.scalars[rank].tolist() for rank in ranks],
         }
@@ -382,7 +385,7 @@ class HostMembership:
             for remote in self.all():
                 built = remote.standing == "new" and remote.initial is not None and not remote.welcomed
                 lost = self._local_runtime.arena.requests.centre[0] == NONE  # what it would begin with
-                waits = remote.late and (lost or self.takes_over)
+                waits = remote.late and (lost or self.takes_over or self.holds_back)
                 if built and not waits and self._has_its_shards(remote):
                     self._welcome(remote)
                 if remote.standing == "ready":
@@ -390,6 +393,7 @@ class HostMembership:
                     self._events.came(remote)
                     if remote.late:
                         self.joined.append(HostBack(remote.host, remote.ranks, remote.copied))
+                        self._meet_again(remote)
             self._note_let_in()
             inside, let_in = [remote.host for remote in self.inside()], tuple(sorted(self._let_in))
             now: list[object] = [self._local_runtime.arena.liveness.alive.tolist(), self.addresses(), inside, let_in]
@@ -400,6 +404,28 @@ class HostMembership:
         self._links.peers(where, self.hosts)
         for remote in self.in_turn():
             remote.tell(messages.Living(self._generation, alive, where, tuple(self.hosts), let_in))
+
+    def _meet_again(self, remote: RemoteHost) -> None:
+        """Tell a host that comes back where the others that take part are, where learners wait for each other."""
+        if self._local_runtime.cluster.strategy.traits.synchronous:
+            there = {self.own, *(one.host for one in self.inside())} - {remote.host}
+            addresses = [at if host in there else ("", 0) for host, at in enumerate(self.addresses())]
+            remote.tell(messages.Meet(tuple(addresses), again=True))
+
+    def let_in(self) -> None:
+        """Let in, while nobody trains, hosts that have come back and are built: they are given what learners here have
+        now, and connect to all others. One that does not get that far is lost again."""
+        seconds = self._terms.patience_seconds
+
+        def missing() -> list[RemoteHost]:
+            self.attend()
+            return [one for one in self.all() if one.late and one.initial is not None and not one.replied.is_set()]
+
+        self.holds_back = False
+        if not until(lambda: not missing(), seconds):
+            for remote in missing():
+                self.evict(remote, f"it came back, and has not reached all others within {seconds:g} s")
+        self.holds_back = True
 
     def _come_back(self, monitored: MonitoredLink) -> None:
         """Let a host come back that was lost, or is not missed yet."""

@@ -162,9 +162,11 @@ class Leads(Message, kind="beat"):
 
 
 class Meet(Message):
-    """All are to connect to each other."""
+    """All are to connect to each other; or, `again`, this host alone to all that have an address here, since it was
+    lost."""
 
     addresses: tuple[Address, ...]
+    again: bool = False
 
 
 class PartOrder(Message, kind="part"):
