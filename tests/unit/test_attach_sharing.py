@@ -239,14 +239,38 @@ def test_a_pass_that_trains_nothing_is_named(trains: bool, caplog: pytest.LogCap
     assert ("no step trained the 2 of them" in caplog.text) is not trains
 
 
-def test_an_epoch_that_the_source_was_told_counts() -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_an_epoch_that_the_source_was_told_counts(before: bool) -> None:
+    """Before it is shared, as where that is done in every epoch, or after."""
     _, session = attached()
     with session:
         source = Stream()
+        if before:
+            source.set_epoch(1)
         shared = session.share(source)
         source.set_epoch(1)
         assert [(1, number) for (number,) in shared] == ORDER[BATCHES:]
         assert shared.epoch == 2
+
+
+@pytest.mark.parametrize("how", ["sampler", "share", "told", "another", "unshuffled", "length", "once"])
+def test_samplers_made_anew_in_every_epoch_are_named(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They all begin with epoch 0, so that the order is always the same; said once."""
+    model, session = attached()
+    source, data = Stream(), [*range(6)]
+    with session:
+        kept = session.sampler(data, 2)
+        for epoch in range(3):
+            shuffled = how != "unshuffled"
+            mine = session.sampler(len(data) if how == "length" else data, 2, shuffled, 1 + epoch * (how == "another"))
+            mine = kept if how == "once" else session.share(source) if how == "share" else mine
+            if how == "told":
+                mine.set_epoch(epoch)
+            for _ in mine:
+                model(torch.ones(1, 1)).sum().backward()
+                session.optimizers[0].step()
+    said = [text for text in caplog.messages if "a further sampler of the same data begins with the order" in text]
+    assert len(said) == (how in ("sampler", "share"))
 
 
 @pytest.mark.parametrize(

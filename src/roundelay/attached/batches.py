@@ -56,6 +56,7 @@ class SharedBatches(Shared):
         self._batches, self._compared = batches, compared
         self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
+        self._epoch = self._told or 0
 
     def __len__(self) -> int:
         """Return the batches that a learner is given in a pass, on average, where the source has a length."""
@@ -93,6 +94,10 @@ class SharedBatches(Shared):
     @property
     def _most_pieces(self) -> int:
         return ENDLESS
+
+    @property
+    def _shuffled_source(self) -> object:
+        return self._batches if self._parts else None
 
 
 @final

@@ -32,16 +32,18 @@ class SharedSampler(Shared):
         self,
         learner: AttachedLearner | Followed,
         number: int,
-        examples: int,
+        dataset: Sized | int,
         batch_size: int,
         shuffle: bool,
         seed: int,
         drop_last: bool,
         progress: Callable[[], LoopProgress],
     ) -> None:
+        examples = dataset if isinstance(dataset, int) else len(dataset)
         if examples < 1 or batch_size < 1:
             raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")
         self._shuffle, self._seed, self._batch_size = shuffle, seed, batch_size
+        self._dataset = None if isinstance(dataset, int) or not shuffle else dataset
         whole = batch_size * learner.learners
         self._examples = examples // whole * whole if drop_last else examples
         self._of = examples
@@ -78,7 +80,6 @@ class SharedSampler(Shared):
     def _most_pieces(self) -> int:
         return self._plan(0, self._learner.learners, self._examples).pieces
 
-
-def size_of(dataset: Sized | int) -> int:
-    """Return its number of examples."""
-    return dataset if isinstance(dataset, int) else len(dataset)
+    @property
+    def _shuffled_source(self) -> object:
+        return self._dataset
