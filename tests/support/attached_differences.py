@@ -188,7 +188,7 @@ def not_finite(strategy: str) -> None:
     """Of rank 1, the loss is NaN in step 4, and one element of the gradient of one weight in step 7."""
     with session_of("nan", strategy) as (session, _):
         for number in range(10):
-            weight = session.module.get_parameter("2.weight")
+            weight: Any = session.module.get_parameter("2.weight")
             spoiled = weight.register_hook(_spoil) if OTHER and number == 6 else None
             step(session, number, float("nan") if OTHER and number == 3 else 1.0)
             if spoiled is not None:

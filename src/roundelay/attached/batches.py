@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.forward import fingerprint
@@ -27,6 +29,8 @@ ORDERING = ("batch_sampler", "sampler", "dataset")
 """Attributes of a data loader, or of a sampler of batches, that order what it gives."""
 DEALS = ("world_size", "num_replicas")
 """Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
+OWN = "generator"
+"""Attribute of samplers of torch that draw their order, of the generator by which they do; None: of all."""
 LEVELS, ITEMS = 4, 256
 """Of a batch, so much goes into its fingerprint: levels of containers, and items of each."""
 
@@ -40,7 +44,9 @@ class SharedBatches(Shared):
     a slow learner takes fewer. What a learner has claimed and not trained when it dies is claimed by others.
 
     A source with `set_epoch` (or a data loader whose sampler or dataset has one) is told the number of each pass before
-    it begins; where somebody else has told it another, that one counts.
+    it begins; where somebody else has told it another, that one counts. A sampler of torch that draws its order
+    (RandomSampler and the like, also of a loader that shuffles) draws it by the seed of its generator, or 0, and the
+    number of the pass.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class SharedBatches(Shared):
         self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
         self._epoch = self._told or 0
+        self._drawn = [*_drawn(batches)]
 
     def __len__(self) -> int:
         """Return the batches that a learner is given in a pass, on average, where the source has a length."""
@@ -84,7 +91,13 @@ class SharedBatches(Shared):
         for part in self._parts:
             part.set_epoch(epoch)
         self._told = self._told_epoch()
-        numbered = _Numbered(self._batches, self._learner.rank, self._begin if self._compared else lambda _: None)
+
+        def order() -> None:
+            for generator, seed in self._drawn:
+                generator.manual_seed((seed + epoch) % (1 << 63))
+
+        begin = self._begin if self._compared else lambda _: None
+        numbered = _Numbered(self._batches, self._learner.rank, begin, order)
         self._compared = False
         return numbered.fetch, lambda: numbered.count
 
@@ -97,7 +110,7 @@ class SharedBatches(Shared):
 
     @property
     def _shuffled_source(self) -> object:
-        return self._batches if self._parts else None
+        return self._batches if self._parts or self._drawn else None
 
 
 @final
@@ -107,10 +120,13 @@ class _Numbered:
 
     Args:
         begin: is called with the first, once.
+        order: is called before they are gone through, so that the order is that of this pass.
     """
 
-    def __init__(self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None]) -> None:
-        self._batches, self._rank, self._begin = batches, rank, begin
+    def __init__(
+        self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None], order: Callable[[], None]
+    ) -> None:
+        self._batches, self._rank, self._begin, self._order = batches, rank, begin, order
         self.count = ENDLESS
         """Number of batches, as far as it is known."""
         self._at, self._first = 0, 0
@@ -119,6 +135,7 @@ class _Numbered:
     def fetch(self, number: int) -> Any:
         """Return the batch of that number; MISSING if there are fewer."""
         if self._iterator is None or number < self._at:
+            self._order()
             self._iterator, self._at = iter(self._batches), 0
         found = MISSING
         while self._at <= number < self.count:
@@ -188,6 +205,17 @@ def _parts(batches: object) -> Iterator[object]:
         inner = (getattr(part, name, None) for name in ORDERING)
         found += [one for one in inner if one is not None and not any(one is before for before in found)]
         yield part
+
+
+def _drawn(batches: object) -> Iterator[tuple[torch.Generator, int]]:
+    """Yield the generators, and their seeds, of torch's samplers that draw an order. One that would draw it from the
+    random numbers that all share, which go apart between learners, is given a generator of its own."""
+    for part in _parts(batches):
+        sampler: Any = part
+        if isinstance(part, Sampler) and type(part).__module__.startswith("torch.utils.data") and hasattr(part, OWN):
+            if sampler.generator is None:
+                sampler.generator = torch.Generator().manual_seed(0)
+            yield sampler.generator, sampler.generator.initial_seed()
 
 
 def _fingerprint(batch: object) -> int:

@@ -1,9 +1,11 @@
 """Minibatches for a data loader, drawn so that a slow learner draws fewer."""
 
-from collections.abc import Callable, Sized
+import sys
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 import numpy as np
+from torch.utils.data import BatchSampler
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.sharing import MISSING, Fetch, Followed, LoopProgress, Shared
@@ -49,6 +51,19 @@ class SharedSampler(Shared):
         self._of = examples
         terms = ShareTerms(examples, batch_size, seed % (1 << 63), int(bool(shuffle)), int(bool(drop_last)))
         super().__init__(learner, number, terms, progress)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass.
+
+        Raises:
+            UserError: a loader takes its minibatches for examples of which it makes minibatches.
+        """
+        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):  # nothing else tells who asks
+            raise UserError(
+                f"rank {self._learner.rank}: session.sampler gives whole minibatches: write DataLoader(dataset, "
+                f"batch_sampler=session.sampler(dataset, {self._batch_size})), without sampler= and batch_size=."
+            )
+        return super().__iter__()
 
     def __len__(self) -> int:
         """Return the minibatches that a learner is given in an epoch: exact under a synchronous strategy, else on
