@@ -260,7 +260,7 @@ def test_an_epoch_that_the_source_was_told_counts(before: bool) -> None:
         assert shared.epoch == 2
 
 
-@pytest.mark.parametrize("how", ["sampler", "share", "told", "another", "unshuffled", "length", "once"])
+@pytest.mark.parametrize("how", ["sampler", "share", "loader", "told", "another", "unshuffled", "length", "once"])
 def test_samplers_made_anew_in_every_epoch_are_named(how: str, caplog: pytest.LogCaptureFixture) -> None:
     """They all begin with epoch 0, so that the order is always the same; said once."""
     model, session = attached()
@@ -273,13 +273,23 @@ def test_samplers_made_anew_in_every_epoch_are_named(how: str, caplog: pytest.Lo
                 len(data) if how == "length" else data, 2, shuffled, 1 + epoch * (how == "another")
             )
             mine = kept if how == "once" else session.share(source) if how == "share" else mine
+            if how == "loader":
+                mine = session.share(DataLoader(data, batch_size=2, shuffle=True))  # type: ignore[arg-type]
             if how == "told":
                 mine.set_epoch(epoch)
             for _ in mine:
                 model(torch.ones(1, 1)).sum().backward()
                 session.optimizers[0].step()
     said = [text for text in caplog.messages if "a further sampler of the same data begins with the order" in text]
-    assert len(said) == (how in ("sampler", "share"))
+    assert len(said) == (how in ("sampler", "share", "loader"))
+
+
+class Permuted:
+    """Draws from the random numbers that all draw from."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers: Any = torch.randperm(20)
+        yield from (part.tolist() for part in numbers.split(3))
 
 
 def shuffled(how: str) -> Iterable[Any]:
@@ -291,11 +301,13 @@ def shuffled(how: str) -> Iterable[Any]:
             return DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(5))
         case "sampler":
             return BatchSampler(RandomSampler(data), 3, drop_last=False)
+        case "of one's own":
+            return Permuted()
         case _:
             return BatchSampler(WeightedRandomSampler([1.0] * 20, 20, replacement=False), 3, drop_last=False)
 
 
-@pytest.mark.parametrize("how", ["loader", "its generator", "sampler", "weighted"])
+@pytest.mark.parametrize("how", ["loader", "its generator", "sampler", "weighted", "of one's own"])
 def test_a_loader_that_shuffles_has_one_order_an_epoch_whatever_else_draws_random_numbers(how: str) -> None:
     """Learners draw for dropout, and one that does not come to the end of a pass draws less; they must go through the
     same batches all the same."""
