@@ -185,10 +185,18 @@ def without_gradient(strategy: str, how: str) -> None:
 
 
 def not_finite(strategy: str) -> None:
-    """Losses of rank 1 are NaN in steps 4 and 7."""
+    """Of rank 1, the loss is NaN in step 4, and one element of the gradient of one weight in step 7."""
     with session_of("nan", strategy) as (session, _):
         for number in range(10):
-            step(session, number, float("nan") if OTHER and number in (3, 6) else 1.0)
+            weight: Any = session.module.get_parameter("2.weight")
+            spoiled = weight.register_hook(_spoil) if OTHER and number == 6 else None
+            step(session, number, float("nan") if OTHER and number == 3 else 1.0)
+            if spoiled is not None:
+                spoiled.remove()
+
+
+def _spoil(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.index_put((torch.tensor(1), torch.tensor(2)), torch.tensor(float("nan")))
 
 
 def frozen_later(strategy: str) -> None:

@@ -200,6 +200,8 @@ def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
             options = {"strategy": "sdg"}
         case "option":
             options = {"strategy": "bmuf", "perod": 3}
+        case "between hosts":
+            options = {"strategy": "ssgd", "wire": "int8"}
         case "twice":
             options = {"strategy": make_strategy("bsp"), "period": 3}
         case "double":
@@ -223,6 +225,7 @@ def bad(what: str) -> tuple[nn.Module, list[nn.Parameter], dict[str, Any]]:
     [
         ("strategy", "no strategy 'sdg'"),
         ("option", "no option perod: it has period"),
+        ("between hosts", r"ssgd has no option wire: it is one between hosts, attach\(..., hosts={'wire': 'int8'}\)"),
         ("twice", "to the Strategy"),
         ("double", r"parameter 0.weight is torch.float64.*float32, bfloat16 or float16"),
         ("device", r"on meta: attach trains on CPUs"),

@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 
 import roundelay
 from roundelay.attached import Session
@@ -239,14 +246,98 @@ def test_a_pass_that_trains_nothing_is_named(trains: bool, caplog: pytest.LogCap
     assert ("no step trained the 2 of them" in caplog.text) is not trains
 
 
-def test_an_epoch_that_the_source_was_told_counts() -> None:
+@pytest.mark.parametrize("before", [True, False])
+def test_an_epoch_that_the_source_was_told_counts(before: bool) -> None:
+    """Before it is shared, as where that is done in every epoch, or after."""
     _, session = attached()
     with session:
         source = Stream()
+        if before:
+            source.set_epoch(1)
         shared = session.share(source)
         source.set_epoch(1)
         assert [(1, number) for (number,) in shared] == ORDER[BATCHES:]
         assert shared.epoch == 2
+
+
+@pytest.mark.parametrize("how", ["sampler", "share", "loader", "told", "another", "unshuffled", "length", "once"])
+def test_samplers_made_anew_in_every_epoch_are_named(how: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They all begin with epoch 0, so that the order is always the same; said once."""
+    model, session = attached()
+    source, data = Stream(), [*range(6)]
+    with session:
+        kept = session.sampler(data, 2)
+        for epoch in range(3):
+            shuffled = how != "unshuffled"
+            mine: Any = session.sampler(
+                len(data) if how == "length" else data, 2, shuffled, 1 + epoch * (how == "another")
+            )
+            mine = kept if how == "once" else session.share(source) if how == "share" else mine
+            if how == "loader":
+                mine = session.share(DataLoader(data, batch_size=2, shuffle=True))  # type: ignore[arg-type]
+            if how == "told":
+                mine.set_epoch(epoch)
+            for _ in mine:
+                model(torch.ones(1, 1)).sum().backward()
+                session.optimizers[0].step()
+    said = [text for text in caplog.messages if "a further sampler of the same data begins with the order" in text]
+    assert len(said) == (how in ("sampler", "share", "loader"))
+
+
+class Permuted:
+    """Draws from the random numbers that all draw from."""
+
+    def __iter__(self) -> Iterator[list[int]]:
+        numbers: Any = torch.randperm(20)
+        yield from (part.tolist() for part in numbers.split(3))
+
+
+def shuffled(how: str) -> Iterable[Any]:
+    data: Any = [*range(20)]
+    match how:
+        case "loader":
+            return DataLoader(data, batch_size=3, shuffle=True)
+        case "its generator":
+            return DataLoader(data, batch_size=3, shuffle=True, generator=torch.Generator().manual_seed(5))
+        case "sampler":
+            return BatchSampler(RandomSampler(data), 3, drop_last=False)
+        case "of one's own":
+            return Permuted()
+        case _:
+            return BatchSampler(WeightedRandomSampler([1.0] * 20, 20, replacement=False), 3, drop_last=False)
+
+
+@pytest.mark.parametrize("how", ["loader", "its generator", "sampler", "weighted", "of one's own"])
+def test_a_loader_that_shuffles_has_one_order_an_epoch_whatever_else_draws_random_numbers(how: str) -> None:
+    """Learners draw for dropout, and one that does not come to the end of a pass draws less; they must go through the
+    same batches all the same."""
+    found = []
+    for learner in range(2):
+        torch.manual_seed(learner)
+        _, session = attached()
+        with session:
+            shared = session.share(shuffled(how))
+            first = next(iter(shared))
+            passes = [[number for batch in shared for number in list(batch)] for _ in range(2)]
+            assert all(sorted(numbers) == [*range(20)] for numbers in passes)
+            found.append([list(map(int, first)), *([int(number) for number in numbers] for numbers in passes)])
+            shared.set_epoch(1)
+            assert [int(number) for batch in shared for number in list(batch)] == found[-1][1] != found[-1][2]
+        if learner == 0:
+            torch.rand(7)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_whole_minibatches_are_not_taken_for_single_examples(drop_last: bool) -> None:
+    """By `sampler=`, as a DistributedSampler is given: steps would be of that many minibatches."""
+    _, session = attached()
+    with session:
+        loader: Any = DataLoader([*range(12)], 4, sampler=session.sampler(12, 4), drop_last=drop_last)  # type: ignore[arg-type]
+        with pytest.raises(
+            UserError, match=r"gives whole minibatches: .* batch_sampler=session.sampler\(dataset, 4\)\)"
+        ):
+            list(loader)
 
 
 @pytest.mark.parametrize(

@@ -400,6 +400,11 @@ def test_an_optimizer_may_have_no_learning_rate_unless_the_strategy_divides_by_i
         roundelay.attach(model, optimizer, "slowmo")
     with roundelay.attach(model, optimizer):
         assert plainly(model, [optimizer]) == plain_losses
+    own = torch.optim.Rprop(model.parameters())
+    with pytest.raises(UserError, match=r"Rprop has a group whose lr is .* of its first step only"):
+        roundelay.attach(model, own, rate="gain")
+    with roundelay.attach(model, own) as session:
+        assert session.summary()["rate"] == "as-is"
 
 
 def test_modules_of_torchscript_are_refused_and_values_given_by_functional_call_need_their_step_begun() -> None:

@@ -1,27 +1,26 @@
 """Alarms of a loop's steps: gradients that are not finite, or are not there; sessions that nobody closes.
 
-Every step looks at a few gradients only, so that it costs next to nothing: an infinite or NaN loss is in all of them,
-and what begins in the middle of a backward is in those of the layers before it. In meetings the whole model is looked
+Every step looks at all gradients, by their norm: a NaN may be in one element of one parameter alone (the norm of a
+vector that is zero has such a gradient), and would be in all models from then on. In meetings the whole model is looked
 at.
 """
 
 import atexit
 import logging
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import final
 
-import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from roundelay.attached.parameters import Parameters
+from roundelay.attached.watch import some
 
 log = logging.getLogger("roundelay")
 
-LOOKED_AT, LOOKED_ELEMENTS = 8, 4096
-"""So many gradients are looked at, of so many elements: those of biases and the like, if a module has such, evenly
-spaced, or else the beginnings of some."""
 WITHOUT = 20
 """Steps without a gradient, one after the other, that are said."""
 LOOKED_SELDOM = 16
@@ -33,48 +32,44 @@ class GradientAlarms:
     """Alarms of the gradients of one learner.
 
     Args:
+        names: of the parameters, by number.
         learners: that train together.
         kind: of the module, in words.
     """
 
-    def __init__(self, parameters: Parameters, rank: int, learners: int, kind: str) -> None:
-        self._parameters, self._rank, self._alone, self._kind = parameters, rank, learners == 1, kind
-        vectors = [n for n, p in enumerate(parameters.all) if p.ndim == 1 and p.numel() <= LOOKED_ELEMENTS]
-        among = vectors or [*range(len(parameters.all))]
-        few = min(LOOKED_AT, len(among))
-        self._numbers = [among[at * (len(among) - 1) // max(1, few - 1)] for at in range(few)]
-        self._whole = bool(vectors)
+    def __init__(self, names: Sequence[str], rank: int, learners: int, kind: str) -> None:
+        self._names, self._rank, self._alone, self._kind = names, rank, learners == 1, kind
         self._steps = self._last = 0  # steps so far, and the last of them that had a gradient
         self._had, self._said = False, False
         self.skipped = 0
         """Steps that were left out, for their gradients were not finite."""
 
-    def not_finite(self, found: Mapping[int, Tensor], scaled: bool) -> bool:
-        """Look at gradients of the step under way, by number, of one optimizer or of all; True: one is not finite, and
-        the step is to be skipped. A learner that is alone trains as without us, and a GradScaler (`scaled`) looks for
-        itself."""
+    def not_finite(self, found: Mapping[int, Tensor], scaled: bool) -> Sequence[str]:
+        """Look at gradients of the step under way, by number, of one optimizer or of all; return names of the
+        parameters of which one is not finite, for which the step is to be skipped. A learner that is alone trains as
+        without us, and a GradScaler (`scaled`) looks for itself."""
         if scaled:
             self._had = True
         if scaled or not found or (self._alone and self._last and self._steps % LOOKED_SELDOM):
-            return False
-        looked = [found[number] for number in self._numbers if number in found]
-        if not looked or not self._whole:
-            looked = [gradient.reshape(-1)[:LOOKED_ELEMENTS] for gradient in looked or list(found.values())[:LOOKED_AT]]
-        together = torch.cat(looked).detach()
-        total = float(together.abs().sum(dtype=torch.float32))
+            return ()
+        total = float(get_total_norm(list(found.values())))
         self._had = self._had or total != 0 or any(bool(gradient.any()) for gradient in found.values())
-        return not self._alone and not total < float("inf") and not bool(together.isfinite().all())
+        if self._alone or math.isfinite(total):
+            return ()
+        return [self._names[n] for n, gradient in found.items() if not gradient.isfinite().all()]  # squares overflow
 
-    def skip(self) -> None:
-        """Note that the step under way is skipped, for its gradient is not finite; say the first."""
+    def skip(self, where: Sequence[str]) -> None:
+        """Note that the step under way is skipped, for gradients of the parameters `where` are not finite; say the
+        first."""
         self.skipped += 1
         if self.skipped == 1:
             log.warning(
-                "rank %d: the gradient of its step %d is NaN or infinite (its loss was, it may be): the step is "
-                "skipped, as one that overflows under a GradScaler is, and does not reach the other learners. How many "
-                "were skipped is said in the end.",
+                "rank %d: the gradient of its step %d is NaN or infinite, in %s: the step is skipped, as one that "
+                "overflows under a GradScaler is, and does not reach the other learners. How many were skipped is said "
+                "in the end.",
                 self._rank,
                 self._steps + 1,
+                "all parameters (its loss was, it may be)" if len(where) == len(self._names) else some(where),
             )
 
     def stepped(self, given: int) -> None:

@@ -8,10 +8,13 @@ import hashlib
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
+import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.forward import fingerprint
@@ -27,6 +30,8 @@ ORDERING = ("batch_sampler", "sampler", "dataset")
 """Attributes of a data loader, or of a sampler of batches, that order what it gives."""
 DEALS = ("world_size", "num_replicas")
 """Attributes of samplers that deal batches out by rank: lhotse's, torch's DistributedSampler."""
+OWN = "generator"
+"""Attribute of samplers of torch that draw their order, of the generator by which they do; None: of all."""
 LEVELS, ITEMS = 4, 256
 """Part of a batch that goes into its fingerprint: levels of containers, and items of each."""
 
@@ -40,7 +45,9 @@ class SharedBatches(Shared):
     a slow learner takes fewer. What a learner has claimed and not trained when it dies is claimed by others.
 
     A source with `set_epoch` (or a data loader whose sampler or dataset has one) is told the number of each pass before
-    it begins; where somebody else has told it another, that one counts.
+    it begins; where somebody else has told it another, that one counts. A sampler of torch that draws its order
+    (RandomSampler and the like, also of a loader that shuffles) draws it by the seed of its generator, or 0, and the
+    number of the pass; other sources find torch's random numbers seeded by that.
     """
 
     def __init__(
@@ -56,6 +63,8 @@ class SharedBatches(Shared):
         self._batches, self._compared = batches, compared
         self._parts: list[Any] = [part for part in _parts(batches) if callable(getattr(part, "set_epoch", None))]
         self._told = self._told_epoch()
+        self._epoch = self._told or 0
+        self._drawn = [*_drawn(batches)]
 
     def __len__(self) -> int:
         """Return the batches that a learner is given in a pass, on average, where the source has a length."""
@@ -83,7 +92,8 @@ class SharedBatches(Shared):
         for part in self._parts:
             part.set_epoch(epoch)
         self._told = self._told_epoch()
-        numbered = _Numbered(self._batches, self._learner.rank, self._begin if self._compared else lambda _: None)
+        begin = self._begin if self._compared else lambda _: None
+        numbered = _Numbered(self._batches, self._learner.rank, begin, _Randomness(epoch, self._drawn))
         self._compared = False
         return numbered.fetch, lambda: numbered.count
 
@@ -94,6 +104,12 @@ class SharedBatches(Shared):
     def _most_pieces(self) -> int:
         return ENDLESS
 
+    @property
+    def _shuffled_source(self) -> object:
+        batches = self._batches
+        of = getattr(batches, "dataset", getattr(getattr(batches, "sampler", batches), "data_source", batches))
+        return of if self._parts or self._drawn else None
+
 
 @final
 class _Numbered:
@@ -102,10 +118,13 @@ class _Numbered:
 
     Args:
         begin: is called with the first, once.
+        randomness: by which the source draws.
     """
 
-    def __init__(self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None]) -> None:
-        self._batches, self._rank, self._begin = batches, rank, begin
+    def __init__(
+        self, batches: Iterable[Any], rank: int, begin: Callable[[Any], None], randomness: "_Randomness"
+    ) -> None:
+        self._batches, self._rank, self._begin, self._randomness = batches, rank, begin, randomness
         self.count = ENDLESS
         """Number of batches, as far as it is known."""
         self._at, self._first = 0, 0
@@ -113,7 +132,14 @@ class _Numbered:
 
     def fetch(self, number: int) -> Any:
         """Return the batch of that number; MISSING if there are fewer."""
-        if self._iterator is None or number < self._at:
+        again = self._iterator is None or number < self._at
+        if again:
+            self._randomness.begin()
+        with self._randomness.drawn_from():
+            return self._found(number, again)
+
+    def _found(self, number: int, again: bool) -> Any:
+        if self._iterator is None or again:
             self._iterator, self._at = iter(self._batches), 0
         found = MISSING
         while self._at <= number < self.count:
@@ -143,6 +169,37 @@ class _Numbered:
             self._first = first
             self._begin(found)
         return True
+
+
+@final
+class _Randomness:
+    """Random numbers of torch as the source draws them in one pass: a function of its epoch. Those that all draw go
+    apart between learners, which take different numbers of steps, with dropout for one.
+
+    Args:
+        generators: that the source has of its own, with their seeds.
+    """
+
+    def __init__(self, epoch: int, generators: Sequence[tuple[torch.Generator, int]]) -> None:
+        self._epoch, self._generators = epoch, generators
+        self._state = torch.empty(0)
+
+    def begin(self) -> None:
+        """Begin the pass, once more if need be."""
+        for generator, seed in self._generators:
+            generator.manual_seed((seed + self._epoch) % (1 << 63))
+        self._state = torch.Generator().manual_seed(self._epoch).get_state()
+
+    @contextmanager
+    def drawn_from(self) -> Iterator[None]:
+        """Let what is drawn meanwhile be drawn from these; what others draw afterwards is as if it had not been."""
+        before = torch.get_rng_state()
+        torch.set_rng_state(self._state)
+        try:
+            yield
+        finally:
+            self._state = torch.get_rng_state()
+            torch.set_rng_state(before)
 
 
 def _check(batches: object, rank: int) -> None:
@@ -183,6 +240,17 @@ def _parts(batches: object) -> Iterator[object]:
         inner = (getattr(part, name, None) for name in ORDERING)
         found += [one for one in inner if one is not None and not any(one is before for before in found)]
         yield part
+
+
+def _drawn(batches: object) -> Iterator[tuple[torch.Generator, int]]:
+    """Yield the generators, and their seeds, of torch's samplers that draw an order; they are given one of their own
+    where they have none."""
+    for part in _parts(batches):
+        sampler: Any = part
+        if isinstance(part, Sampler) and type(part).__module__.startswith("torch.utils.data") and hasattr(part, OWN):
+            if sampler.generator is None:
+                sampler.generator = torch.Generator().manual_seed(0)
+            yield sampler.generator, sampler.generator.initial_seed()
 
 
 def _fingerprint(batch: object) -> int:

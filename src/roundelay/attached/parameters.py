@@ -99,7 +99,7 @@ class Parameters:
                     f"rank {rank}: parameter {name} is {p.dtype}, {p.layout}: trainable parameters must be dense, and "
                     "float32, bfloat16 or float16, for the row they are averaged in is float32."
                 )
-        self.all = [p for _, p in named]
+        self._rank, self.all = rank, [p for _, p in named]
         self.tensors: list[Tensor] = [*self.all]
         """(T) What holds the values in this process: the parameters, or its parts of them."""
         self.names = [name for name, _ in named]
@@ -144,7 +144,10 @@ class Parameters:
         found = {number: gradient for number, gradient in zip(which, gradients, strict=True) if gradient is not None}
         if not _DENSE.issuperset(map(_layout_of, found.values())):
             number = next(number for number, gradient in found.items() if gradient.layout is not torch.strided)
-            raise UserError(f"the gradient of {self.names[number]} is sparse: use dense gradients (sparse=False).")
+            raise UserError(
+                f"rank {self._rank}: the gradient of {self.names[number]} is sparse: use dense gradients "
+                "(sparse=False), and an optimizer for them."
+            )
         self.alike = self._exact and all(map(Tensor.is_contiguous, found.values()))
         return found
 

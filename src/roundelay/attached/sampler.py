@@ -1,9 +1,11 @@
 """Minibatches for a data loader, drawn so that a slow learner draws fewer."""
 
-from collections.abc import Callable, Sized
+import sys
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 import numpy as np
+from torch.utils.data import BatchSampler
 
 from roundelay.attached.data_position import PassLeft
 from roundelay.attached.sharing import MISSING, Fetch, Followed, LoopProgress, Shared
@@ -32,21 +34,36 @@ class SharedSampler(Shared):
         self,
         learner: AttachedLearner | Followed,
         number: int,
-        examples: int,
+        dataset: Sized | int,
         batch_size: int,
         shuffle: bool,
         seed: int,
         drop_last: bool,
         progress: Callable[[], LoopProgress],
     ) -> None:
+        examples = dataset if isinstance(dataset, int) else len(dataset)
         if examples < 1 or batch_size < 1:
             raise UserError(f"a sampler of {examples} examples in minibatches of {batch_size}: both must be 1 or more.")
         self._shuffle, self._seed, self._batch_size = shuffle, seed, batch_size
+        self._dataset = None if isinstance(dataset, int) or not shuffle else dataset
         whole = batch_size * learner.learners
         self._examples = examples // whole * whole if drop_last else examples
         self._of = examples
         terms = ShareTerms(examples, batch_size, seed % (1 << 63), int(bool(shuffle)), int(bool(drop_last)))
         super().__init__(learner, number, terms, progress)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Begin a pass.
+
+        Raises:
+            UserError: a loader takes its minibatches for examples of which it makes minibatches.
+        """
+        if isinstance(sys._getframe(1).f_locals.get("self"), BatchSampler):  # nothing else tells who asks
+            raise UserError(
+                f"rank {self._learner.rank}: session.sampler gives whole minibatches: write DataLoader(dataset, "
+                f"batch_sampler=session.sampler(dataset, {self._batch_size})), without sampler= and batch_size=."
+            )
+        return super().__iter__()
 
     def __len__(self) -> int:
         """Return the minibatches that a learner is given in an epoch: exact under a synchronous strategy, else on
@@ -78,7 +95,6 @@ class SharedSampler(Shared):
     def _most_pieces(self) -> int:
         return self._plan(0, self._learner.learners, self._examples).pieces
 
-
-def size_of(dataset: Sized | int) -> int:
-    """Return its number of examples."""
-    return dataset if isinstance(dataset, int) else len(dataset)
+    @property
+    def _shuffled_source(self) -> object:
+        return self._dataset

@@ -25,7 +25,7 @@ from roundelay.attached.batches import SharedBatches
 from roundelay.attached.buffers import Buffers
 from roundelay.attached.parameters import device_of
 from roundelay.attached.reporting import COUNTED, HELD_OUT_LOSS, LossLog
-from roundelay.attached.sampler import SharedSampler, size_of
+from roundelay.attached.sampler import SharedSampler
 from roundelay.attached.saves import SessionSaves, fitting, look_for
 from roundelay.attached.sharing import Followed, LoopProgress, Shared
 from roundelay.attached.stepping import unwrapped, usual_rate
@@ -43,7 +43,7 @@ from roundelay.runtime.attached.session_live import made_folder
 from roundelay.runtime.attached.turns import replayed_host
 from roundelay.runtime.base import staleness_summary
 from roundelay.runtime.hosts.exchange.row_format import RowFormat
-from roundelay.runtime.hosts.options import SessionHostOptions
+from roundelay.runtime.hosts.options import SessionHostOptions, session_strategy
 from roundelay.runtime.launch import termination
 from roundelay.runtime.launch.world import (
     World,
@@ -56,7 +56,7 @@ from roundelay.runtime.launch.world import (
 )
 from roundelay.runtime.launch.world import rank as rank_of_process
 from roundelay.runtime.learners_rate import said_at_end, said_at_start, work_of
-from roundelay.strategies import make_strategy, parse_strategy
+from roundelay.strategies import parse_strategy
 from roundelay.strategies.base import Strategy
 from roundelay.strategies.hadpsgd import HAdPsgd
 
@@ -116,7 +116,7 @@ def attach(
             raise UserError(f"options {', '.join(options)} are given beside a Strategy: give them to the Strategy.")
         chosen, sized = strategy, True
     else:
-        chosen, sized = make_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
+        chosen, sized = session_strategy(strategy, options), "node_size" in {**options, **parse_strategy(strategy)[1]}
     chosen = _on_host(chosen, sized, world, repeats)
     live = made_folder(live_folder()) if 0 in world.here and (group is None or group.place == 0) else ""
     wanted: dict[str, Any] = {"hosts": build(SessionHostOptions, between, "hosts"), "record": record, "live": live}
@@ -420,7 +420,7 @@ class Session:
             drop_last: leave out the last, smaller round.
         """
         number = len(self._samplers) + 1
-        about = size_of(dataset), batch_size, shuffle, seed, drop_last
+        about = dataset, batch_size, shuffle, seed, drop_last
         sampler = SharedSampler(self._sharing, number, *about, self._progress)
         self._begin_shared(sampler, number)
         return sampler
@@ -452,6 +452,7 @@ class Session:
             shared.resume(self._saves.samplers[number])
         elif self._learner.late:
             shared.join(self._learner.saved.epoch_under_way)
+        shared.comes_after(self._samplers)
         self._samplers.append(shared)
 
     # Inside -----------------------------------------------------------------------------------------------------------

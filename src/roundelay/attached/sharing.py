@@ -235,6 +235,8 @@ class Shared(Sampler[Any]):
         self._left: dict[Key, PassLeft] = {}
         """Passes that a session before has left under way."""
         self._now: Callable[[], Drawing | None] = lambda: None
+        self._before: Shared | None = None
+        self._said_again = False
         self._not_trained = 0  # minibatches of a pass that ended before the first step
 
     @abstractmethod
@@ -273,6 +275,32 @@ class Shared(Sampler[Any]):
     def __iter__(self) -> Iterator[Any]:
         return Drawing(self)
 
+    @property
+    @abstractmethod
+    def _shuffled_source(self) -> object:
+        """Data that are given in another order in every epoch; None: they are not, or only their number is known."""
+
+    def comes_after(self, before: "Sequence[Shared]") -> None:
+        """Hear which samplers the learner has made before this one: the last of the same data, made alike, is kept."""
+        source = self._shuffled_source
+        alike = (one for one in reversed(before) if source is not None and one._shuffled_source is source)
+        self._before = next((one for one in alike if one._terms == self._terms), None)
+
+    def _say_again(self, epoch: int) -> None:
+        """Warn, once a session, where the sampler before this one has given the order of this epoch."""
+        before, self._before = self._before, None
+        if before is None or self._gone_through[epoch]:
+            return
+        self._said_again = before._said_again or bool(before._gone_through[epoch])
+        if self._said_again and not before._said_again:
+            log.warning(
+                "rank %d: a further sampler of the same data begins with the order of epoch %d, which the one before "
+                "has given. Samplers made anew in every epoch all give one order, and a save knows no place in them: "
+                "make one before the epochs, each pass over which takes the next order, or call set_epoch(epoch).",
+                self._learner.rank,
+                epoch,
+            )
+
     def begin(self, now: Drawing) -> None:
         """Begin the next pass.
 
@@ -282,6 +310,7 @@ class Shared(Sampler[Any]):
         if self._learner.forked:
             self._learner.check_may_draw()
         epoch = self._epoch
+        self._say_again(epoch)
         times = self._gone_through[epoch]
         self._epoch, self._gone_through[epoch] = epoch + 1, times + 1
         left = self._left.pop((epoch, times), None) or self._whole_pass()

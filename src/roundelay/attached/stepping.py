@@ -208,8 +208,11 @@ def scaled_rates(optimizer: Optimizer, factor: float) -> Iterator[None]:
 
 
 def have_rates(optimizer: Optimizer) -> bool:
-    """Return whether all groups of an optimizer have a learning rate that can be scaled."""
-    return all(isinstance(group.get("lr"), int | float | Tensor) for group in optimizer.param_groups)
+    """Return whether all groups of an optimizer have a learning rate that can be scaled. That of Rprop is of its first
+    step only."""
+    return not isinstance(optimizer, torch.optim.Rprop) and all(
+        isinstance(group.get("lr"), int | float | Tensor) for group in optimizer.param_groups
+    )
 
 
 def usual_rate(optimizers: Sequence[Optimizer]) -> LearnersRate:
@@ -226,8 +229,8 @@ def check_rates(optimizers: Sequence[Optimizer], rank: int) -> None:
     for optimizer in optimizers:
         if not have_rates(optimizer):
             raise UserError(
-                f"rank {rank}: {type(optimizer).__name__} has a group whose lr is no number, so nothing is there that "
-                "rate='gain' or 'linear' could make larger: attach with rate='as-is'."
+                f"rank {rank}: {type(optimizer).__name__} has a group whose lr is no number, or is of its first step "
+                "only, so nothing is there that rate='gain' or 'linear' could make larger: attach with rate='as-is'."
             )
 
 
@@ -328,7 +331,7 @@ def check_optimizers(module: nn.Module, optimizers: Sequence[Optimizer], rank: i
         if isinstance(optimizer, torch.optim.LBFGS) or _needs_closure(optimizer):
             raise UserError(
                 f"rank {rank}: {type(optimizer).__name__} evaluates the model inside its step, by a closure that it "
-                "cannot do without, which attach cannot do: choose another."
+                "cannot do without, which attach cannot do: choose another optimizer."
             )
         has |= mine
     return [name for name, p in module.named_parameters() if p.requires_grad and id(p) not in has]

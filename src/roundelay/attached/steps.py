@@ -115,7 +115,7 @@ class Steps:
         self._inputs_to_come = False  # of the step that has begun, to be compared with the others'
         self._by_call = False  # has a compiled function begun it?
         self._checking_settings = learner.learners > 1
-        self._alarms = GradientAlarms(parameters, self.rank, learner.learners, self._kind)
+        self._alarms = GradientAlarms(parameters.names, self.rank, learner.learners, self._kind)
         self._key = object()
         if learner.learners > 1:
             note_open(self._key, self.rank)
@@ -248,9 +248,9 @@ class Steps:
         self._asked.add(number)
         self._given.update(found)
         self._skip |= scaled and stepper.overflowed
-        if self._alarms.not_finite(found, scaled) and not self._skip:
+        if (where := self._alarms.not_finite(found, scaled)) and not self._skip:
             self._skip = True
-            self._alarms.skip()
+            self._alarms.skip(where)
         if len(self._steppers) == 1 and factor is None and self.parameters.alike and self._place.together:
             self._waiting = found
             return

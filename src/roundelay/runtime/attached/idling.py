@@ -49,10 +49,11 @@ class Idling(BetweenSteps):
         self._said = True
         log.warning(
             "rank %d came to %s after %d steps and waits for rank %d, which has taken %d more since. Its strategy "
-            "waits for nobody; minibatches dealt out by rank make it wait for the slowest. Give each to whichever "
-            "learner is free: DataLoader(dataset, sampler=session.share(sampler), batch_size=None), with a sampler "
-            "that is the same on all learners (lhotse's: world_size=1, rank=0), or DataLoader(dataset, "
-            "batch_sampler=session.sampler(dataset, batch_size)).",
+            "waits for nobody; minibatches dealt out by rank, or so many steps for each, make it wait for the slowest. "
+            "Give each to whichever learner is free: DataLoader(dataset, sampler=session.share(sampler), "
+            "batch_size=None), with a sampler that is the same on all learners (lhotse's: world_size=1, rank=0), or "
+            "DataLoader(dataset, batch_sampler=session.sampler(dataset, batch_size)); without a loader, `for step in "
+            "session.share(range(steps))`, of all learners together.",
             self._rank,
             self._meetings.now,
             own,

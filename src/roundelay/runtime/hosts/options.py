@@ -1,13 +1,16 @@
 """Options of a run on several hosts, as recipes and the exchange take them."""
 
-from dataclasses import dataclass
-from typing import Literal, final
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal, final
 
 from roundelay.algorithms.codecs import CODECS
 from roundelay.core.bounds import Count, Positive, ShareAboveZero
 from roundelay.core.codec import FP32, Codec
 from roundelay.core.configure import check_values, one_of
 from roundelay.core.errors import UserError
+from roundelay.strategies import STRATEGIES, make_strategy, option_names, parse_strategy
+from roundelay.strategies.base import Strategy
 
 AUTO: Literal["auto"] = "auto"
 
@@ -86,3 +89,20 @@ class SessionHostOptions(HostOptions):
     """
 
     silence: Literal["majority", "dead"] = "majority"
+
+
+def session_strategy(name: str, options: Mapping[str, Any]) -> Strategy:
+    """Return the strategy of that name, which may carry options, with these.
+
+    Raises:
+        UserError: as `make_strategy`; and where an option is not the strategy's but one of those above.
+    """
+    kind = STRATEGIES.get(parse_strategy(name)[0])
+    own = option_names(kind) if kind is not None else options
+    for between in ("listen", *(field.name for field in fields(SessionHostOptions))):
+        if between in options and between not in own:
+            raise UserError(
+                f"strategy {name} has no option {between}: it is one between hosts, "
+                f"attach(..., hosts={{{between!r}: {options[between]!r}}})."
+            )
+    return make_strategy(name, options)

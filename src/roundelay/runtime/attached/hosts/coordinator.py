@@ -29,7 +29,7 @@ from roundelay.runtime.hosts.control import messages
 from roundelay.runtime.hosts.control.arrivals import PendingJoins
 from roundelay.runtime.hosts.control.leading import Leading
 from roundelay.runtime.hosts.control.lease import Views
-from roundelay.runtime.hosts.control.membership import HostEvents, HostMembership
+from roundelay.runtime.hosts.control.membership import LEAVES, HostEvents, HostMembership
 from roundelay.runtime.hosts.control.mirrors import bring, names_alike
 from roundelay.runtime.hosts.control.peers import RemoteHost
 from roundelay.runtime.hosts.transport.wire import LinkError
@@ -158,7 +158,8 @@ class SessionCoordinator:
             well = CLOSED in manners and not self._why
             self._live.end(ENDED_WELL if well else INTERRUPTED if ENDED in manners else RUN_FAILED, self._why)
             self._live = None
-        if self._hands_over:
+        if self._hands_over and self._hosts.inside():
+            sys.stderr.write("roundelay: no learner of this host lives; the other hosts go on without it.\n")
             self._hosts.let_go()
         self._hosts.close(self._why)
         self._admission.close()
@@ -261,7 +262,7 @@ class SessionCoordinator:
     def _left(self, remote: RemoteHost, reason: str) -> int:
         """Take a host for lost: its learners are dead, and others draw what they had drawn last."""
         emptied = not self._host.arena.liveness.alive[list(remote.ranks)].any()
-        if not emptied:
+        if not emptied and reason != LEAVES:
             sys.stderr.write(f"roundelay: the host of learners {', '.join(map(str, remote.ranks))} is lost: {reason}\n")
         self._leading.left(remote, self._hosts, emptied)
         self._host.lose(remote.ranks)

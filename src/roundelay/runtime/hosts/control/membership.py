@@ -33,6 +33,8 @@ from roundelay.runtime.messages import Address, Dialect, InvalidMessage, Message
 from roundelay.runtime.procs.coordination import activity
 from roundelay.runtime.procs.memory.views import NONE
 
+LEAVES = "this host leaves"
+"""In the place of a reason: the other host is not lost, it goes on without this one."""
 GOODBYE_SECONDS = 5.0
 """Seconds that the coordinator waits for the others to hear that the run has ended."""
 
@@ -492,7 +494,7 @@ class HostMembership:
     def let_go(self) -> None:
         """Leave the others without a word: their run goes on without this host."""
         for remote in self.all():
-            self.evict(remote, "this host leaves")
+            self.evict(remote, LEAVES)
 
     # For the records --------------------------------------------------------------------------------------------------
 

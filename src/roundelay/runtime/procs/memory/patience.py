@@ -48,7 +48,8 @@ class Patience:
             self.look()
             waited = time.monotonic() - started
             if waited > self.seconds:
-                still = "" if missing is None else f"; still missing: {list(missing())}"
+                hint = "a longer patience helps where they are only slow"
+                still = "" if missing is None else f"; still missing: {list(missing())} ({hint})"
                 raise TimeoutError(f"learner {self.rank} has waited {waited:.0f} s for {what}{still}")
             if bell is None:
                 time.sleep(pause)
