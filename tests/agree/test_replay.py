@@ -248,13 +248,15 @@ def test_so_is_a_replacement(name: str, tmp_path: Path) -> None:
     made = cluster(name, 4, momentum=0.9, stragglers=slow)
     killed = False
     with ProcsRuntime(made, threads=1, trace=tmp_path) as runtime:
+        first_process = runtime.process_ids()[2]
 
         def replaced(glance: Glance) -> bool:
             nonlocal killed
             if not killed:
                 killed = kill_with_no_row_in_hand(runtime, 2)
                 return False
-            return glance.learners_alive == 4 or 2 in runtime.processes.ready()
+            noticed = runtime.process_ids()[2] != first_process  # before, the dead one counts as alive
+            return (noticed and glance.learners_alive == 4) or 2 in runtime.processes.ready()
 
         first = runtime.segment(plan(1_000_000, 4, rate=0.01), replaced)
         second = runtime.segment(plan(10, 4, rate=0.01, epoch=1))
