@@ -185,7 +185,7 @@ def without_gradient(strategy: str, how: str) -> None:
 
 
 def not_finite(strategy: str) -> None:
-    """Of rank 1, the loss is NaN in step 4, and one element of the gradient of one weight in step 7."""
+    """Train with a loss that is NaN on rank 1 in step 4, and one element of one gradient that is in step 7."""
     with session_of("nan", strategy) as (session, _):
         for number in range(10):
             weight: Any = session.module.get_parameter("2.weight")
